@@ -1,11 +1,11 @@
-//! What each technique of memplan is worth: every one of them is turned off in turn.
+//! Measures each technique of memplan, by turning it off.
 //!
 //! ```text
 //! cargo run --release --example ablation [-- CORPUS] > docs/ablation.md
 //! ```
 //!
-//! A corpus is a folder with a folder for each program, whose `before.hlo.txt` is what JAX hands over; by default it is
-//! that of the repository's tests. Bytes are the same on every machine, seconds are those of this one.
+//! A corpus is a folder with a folder for each program, whose `before.hlo.txt` is JAX's module; by default it is that
+//! of the repository's tests. Bytes are the same on every machine, seconds are those of this one.
 
 #![allow(clippy::print_stdout, reason = "an example talks")]
 

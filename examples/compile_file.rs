@@ -1,4 +1,4 @@
-//! Compiles a program from a file, and says what each stage brought.
+//! Compiles a program from a file, and prints the savings of each stage.
 //!
 //! ```text
 //! cargo run --example compile_file [FILE [TARGET]]

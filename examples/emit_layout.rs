@@ -1,4 +1,4 @@
-//! Compiles a program and writes what a runtime needs to run it: the layout as JSON, the header for C, the constants.
+//! Compiles a program and writes a runtime's inputs: the layout as JSON, the header for C, the constants.
 //!
 //! ```text
 //! cargo run --example emit_layout [FILE [TARGET [FOLDER]]]
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut constants = BufWriter::new(File::create(folder.join("constants.bin"))?);
     write_constants(&module, &planned.plan, &mut constants)?;
 
-    // What a runtime does with it: get the allocations, then issue the launches in order.
+    // A runtime gets the allocations, then issues the launches in order.
     for space in &layout.spaces {
         println!("{} {}: {} bytes", space.id, space.name, space.used.0);
     }

@@ -1,5 +1,5 @@
-//! What the cost model knows of each instruction of a scheduled module, as a table: `scripts/fit_cost_model.py` fits the
-//! numbers in target files to it.
+//! The cost model's facts about each instruction of a scheduled module, as a table: `scripts/fit_cost_model.py` fits
+//! the numbers in target files to it.
 //!
 //! ```text
 //! cargo run --release --example kernel_features -- TARGET MODULE

@@ -14,6 +14,8 @@ SHARED = os.environ.get('MEMPLAN_SHARED', '../shared')
 TRUTH = 'scripts/estimates.tsv'
 GOALS = {'gpu': (.10, .25), 'cpu': (.10, .25), 'tpu': (.15, .35)}
 LEAST = 1_000_000  # bytes: of smaller programs, alignment and code are most of what there is
+# The versions that measured these programs.
+COMPILERS = dict(gpu='xla-gpu@0.10', cpu='xla-cpu@0.10', tpu='xla-tpu')
 
 
 def programs(folder, python):
@@ -57,7 +59,7 @@ class Refused(Exception):
 
 def estimate(memplan, module, backend):
     start = processor_time()
-    run = subprocess.run([memplan, 'estimate', module, '--compiler', f'xla-{backend}', '--format', 'json'],
+    run = subprocess.run([memplan, 'estimate', module, '--compiler', COMPILERS[backend], '--format', 'json'],
                          capture_output=True, text=True)
     if run.returncode not in (0, 3):  # 3: it does not fit
         raise Refused(f'{module}: {run.stderr.strip()}')

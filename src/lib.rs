@@ -12,13 +12,13 @@
 //! | run a module, also inside its plan | [`interp`] |
 //! | run single passes, or your own | [`passes`] |
 //! | write a pass | [`rewriter`] |
-//! | emit what a runtime loads | [`codegen`] |
+//! | write files for a runtime | [`codegen`] |
 //! | plan a program of another IR | [`program`], and [`plan::place`] |
 //! | pack buffers of anything | [`pack`] |
 //! | know targets, bytes, the plan file | [`memory`] |
-//! | know what is live when, aliased, and what it costs | [`analysis`] |
-//! | say why bytes are needed, and what would need fewer | [`advice`] |
-//! | decide what is in fast memory | [`fast_memory`] |
+//! | analyze liveness, aliasing and costs | [`analysis`] |
+//! | explain why bytes are needed, and find changes that need fewer | [`advice`] |
+//! | decide which values are in fast memory | [`fast_memory`] |
 //! | plan for machines of tiles | [`ipu`] |
 //! | simulate the pool allocator of a GPU runtime | [`pool`] |
 //!

@@ -1,5 +1,5 @@
-//! The programs of the repository against XLA's own compilers: from what JAX hands over, and on XLA's own schedules.
-//! Whatever is planned is proved, and what is compiled still computes what JAX computes.
+//! The programs of the repository compared with XLA's own compilers: from JAX's modules, and on XLA's own schedules.
+//! Every plan is proved, and every compiled program computes JAX's results.
 
 use std::fmt::Write as _;
 

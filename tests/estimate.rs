@@ -1,5 +1,5 @@
-//! One file per case under `tests/hlo/estimate/`, named after the compiler: what it is expected to make of the program is
-//! proved, evaluates as the program does, and only then compared with the snapshot.
+//! One file per case under `tests/hlo/estimate/`, named after the compiler: the estimated program is proved, evaluates
+//! like the original, and only then compared with the snapshot.
 
 use memplan::memory::{Compiler, Target};
 use memplan::{check, estimate, hlo, passes};

@@ -1,4 +1,4 @@
-//! Real programs made by JAX: planned, compiled, proved; what they need is in a snapshot.
+//! Real programs made by JAX: planned, compiled, proved; a snapshot has their bytes.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! The document of tiles: what a reader makes of it is what was planned.
+//! The document of tiles: reading it gives the plan.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! Layouts: every address is the plan's, no two buffers share bytes at a launch unless the plan joins them, what is
-//! written agrees with the schema, and C compilers take the header.
+//! Layouts: every address is the plan's, no two buffers share bytes at a launch unless the plan joins them, the
+//! document agrees with the schema, and C compilers accept the header.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;

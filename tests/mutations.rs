@@ -1,4 +1,4 @@
-//! Right plans, broken systematically: who notices? The checker must refuse whatever goes wrong when it is run.
+//! Right plans, broken systematically: the checker must refuse every plan that computes wrong results.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! What is asked for is what comes out: bytes, time, limits, and what there is between them.
+//! Objectives are reached: bytes, time, limits, and the choices in between.
 
 use memplan::driver::{Point, StageReport, exceeded, frontier};
 use memplan::ir::Module;

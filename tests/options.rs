@@ -1,4 +1,4 @@
-//! Options that a caller sets are honoured: each one changes what comes out, or what is reported.
+//! Options that a caller sets have an effect: each one changes the result, or the report.
 
 use memplan::driver::{FastMemoryUse, FirstGuess, Rewrite, StageReport, TriedPrograms};
 use memplan::fast_memory::FastMemoryOptions;

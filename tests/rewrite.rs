@@ -1,5 +1,5 @@
-//! Programs rewritten for XLA: one file per case under `tests/hlo/rewrite/`, whose header says for which compiler, and
-//! the examples. What comes out is valid, takes and returns the same, and computes the same bits.
+//! Programs rewritten for XLA: one file per case under `tests/hlo/rewrite/`, whose header names the compiler, and the
+//! examples. The result is valid, has the same interface, and computes the same bits.
 
 use memplan::ir::{self, Module};
 use memplan::memory::{Bytes, Compiler, Target};

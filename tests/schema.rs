@@ -1,4 +1,4 @@
-//! Plans, layouts and targets as files: their schemas are in the repository, and what is written agrees with them.
+//! Plans, layouts and targets as files: the repository has their schemas, and written files agree with them.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! The stages that `compile` runs, as a pipeline: programs mean what they meant, and nothing is left to do.
+//! The stages of `compile`, as a pipeline: programs keep their results, and a second run changes nothing.
 
 use memplan::driver::Stages;
 use memplan::interp::{Options, evaluate, npz};

@@ -1,4 +1,4 @@
-//! What these tests share: the steps of [`memplan_properties`], and how they name places.
+//! Helpers of these tests: the steps of [`memplan_properties`], and names of places.
 
 use memplan::memory::{AllocationKind, MemoryPlan, Slice, Target};
 pub(crate) use memplan_properties::{

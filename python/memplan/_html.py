@@ -81,7 +81,7 @@ def proof(result: Proof) -> str:
         ("writes", f"{result.writes:,}"),
     ]
     spaces = ", ".join(map(str, result.on_trust))
-    on_trust = f"<p>not verified: that no arena of memory {spaces} is smaller</p>" if spaces else ""
+    on_trust = f"<p>not verified: that the arena of memory {spaces} is as small as possible</p>" if spaces else ""
     return "<p><b>plan verified</b></p>" + _table(("", ""), looked_at) + on_trust
 
 

@@ -124,7 +124,8 @@ def _rewritten(context: Any, args: Sequence[Any], jaxpr: Any, job: Job) -> Rewri
     if contacts:
         job.fall_back("it talks to the host while it runs (" + ", ".join(contacts) + ")")
         return None
-    native = _memplan.rewrite(module, _targets.COMPILERS[platforms[0]], _target(context), job.memory_limit)
+    compiler = _targets.with_version(_targets.COMPILERS[platforms[0]])
+    native = _memplan.rewrite(module, compiler, _target(context), job.memory_limit)
     return Rewritten(native)
 
 

@@ -288,7 +288,9 @@ class Estimate(Plan):
     def __init__(self, native: _Planned, compiler: str) -> None:
         super().__init__(native)
         #: Whose estimate it is.
-        self.compiler = compiler
+        self.compiler = compiler.split("@")[0]
+        #: With the version of jaxlib that it came with: ``"xla-gpu@0.12"``.
+        self.compiler_version = compiler
 
     @property
     def total(self) -> int:
@@ -301,7 +303,7 @@ class Estimate(Plan):
         return self._native.seconds or 0.0
 
     def __str__(self) -> str:
-        return f"expected of {self.compiler}\n{super().__str__()}"
+        return f"expected of {self.compiler_version}\n{super().__str__()}"
 
 
 @dataclass(frozen=True)

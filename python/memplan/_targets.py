@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import operator
 import sys
 from typing import Any
@@ -51,11 +52,20 @@ def at_hand() -> str:
 
 
 def compiler_for(target: str) -> str:
-    """The compiler that people have for a target."""
+    """The compiler that people have for a target, with its version."""
     name, compiler, _ = _memplan.target(target)
     if compiler is None:
         raise InputError(f"no compiler of which memplan knows anything compiles for `{name}`")
-    return compiler
+    return with_version(compiler)
+
+
+def with_version(compiler: str) -> str:
+    """A compiler of the jaxlib that is installed, or of the nearest version that memplan knows; else the newest."""
+    try:
+        jaxlib = importlib.metadata.version("jaxlib")
+    except importlib.metadata.PackageNotFoundError:
+        jaxlib = None
+    return _memplan.version_of_compiler(compiler, jaxlib)
 
 
 def platform_of(target: str) -> str | None:

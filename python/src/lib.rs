@@ -57,6 +57,19 @@ mod _memplan {
         Ok((target.name, compiler, usable))
     }
 
+    /// A compiler with its version: the one nearest to a version of jaxlib, or the newest.
+    #[pyfunction]
+    #[pyo3(signature = (compiler, jaxlib))]
+    fn version_of_compiler(compiler: &str, jaxlib: Option<&str>) -> PyResult<String> {
+        let found = match jaxlib {
+            Some(jaxlib) => Compiler::nearest(compiler, jaxlib),
+            None => Compiler::find(compiler),
+        };
+        found
+            .map(|compiler| compiler.name_with_version())
+            .map_err(|error| InputError::new_err(error.to_string()))
+    }
+
     /// The machine that a compiler is asked about where nobody names one.
     #[pyfunction]
     fn usual_target(compiler: &str) -> PyResult<String> {

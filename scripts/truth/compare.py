@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Sets what `memplan estimate` says beside what XLA said of the programs of this folder.
 
-usage: compare.py [--folder FOLDER] [--table FILE] [--memplan FILE] [--jax VERSION]
+usage: compare.py [--folder FOLDER] [--table FILE] [--memplan FILE] [--jax VERSION] [--write]
 
 From the project's root. Reads truth.tsv, estimates the modules in FOLDER (target/truth; `measure.py --modules` makes them),
-and writes estimates.tsv beside the table and docs/truth.md.
+and writes estimates.tsv beside the table and docs/truth.md. --write puts how far estimates are off into the files of the
+compilers (intervals.py).
 """
 
 import argparse
@@ -18,6 +19,8 @@ import statistics
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
+import intervals
+
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 NEAR = dict(cpu=0.10, gpu=0.10, tpu=0.15)
@@ -26,7 +29,7 @@ COLUMNS = ['program', 'backend', 'jax', 'total', 'estimate', 'ratio']
 WORST = 40
 
 # A program under one compiler: bytes that XLA needs and that memplan says, None where it says nothing.
-Compared = collections.namedtuple('Compared', 'program backend jax total estimate seconds')
+Compared = collections.namedtuple('Compared', 'program backend jax total estimate seconds kind')
 
 
 def family(of):
@@ -45,9 +48,14 @@ def distance(of):
     return abs(math.log(ratio(of))) if of.estimate else math.inf
 
 
-def estimate(memplan, module, backend):
+def version(jax):
+    """As names of compilers have it."""
+    return '.'.join(jax.split('.')[:2])
+
+
+def estimate(memplan, module, backend, jax):
     """Bytes, or None where memplan refuses."""
-    command = [memplan, 'estimate', module, '--compiler', f'xla-{backend}', '--format', 'json']
+    command = [memplan, 'estimate', module, '--compiler', f'xla-{backend}@{version(jax)}', '--format', 'json']
     run = subprocess.run(command, capture_output=True, text=True)
     if run.returncode not in (0, 3):  # 3: it does not fit
         print(f'{module}: {run.stderr.strip()[:200]}')
@@ -62,10 +70,18 @@ def compare(rows, folder, memplan):
     if missing := [module for module in modules if not module.exists()]:
         raise SystemExit(f'{len(missing)} modules are not there, as {missing[0]}: make them with measure.py --modules')
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        found = pool.map(lambda row, module: estimate(memplan, module, row['backend']), known, modules)
+        found = pool.map(lambda row, module: estimate(memplan, module, row['backend'], row['jax']), known, modules)
         return [
-            Compared(row['program'], row['backend'], row['jax'], int(row['total']), said, float(row['processor_seconds']))
-            for row, said in zip(known, found)
+            Compared(
+                row['program'],
+                row['backend'],
+                row['jax'],
+                int(row['total']),
+                said,
+                float(row['processor_seconds']),
+                intervals.kind(module),
+            )
+            for row, said, module in zip(known, found, modules)
         ]
 
 
@@ -87,6 +103,15 @@ def cells(compared):
     return [str(len(compared)), f'{near / len(compared):.0%}', middle, f'{ratio(worst):.2f}' if worst.estimate else 'refused']
 
 
+def residuals(compared):
+    return [intervals.Residual(family(c), c.kind, c.total / c.estimate) for c in compared if c.estimate]
+
+
+def within(compared):
+    """The shares of programs within their intervals, in cells."""
+    return [f'{share:.0%}' for share in intervals.coverage(residuals(compared))]
+
+
 def page(found, rows):
     yield '# What XLA needs, for hundreds of programs\n'
     yield (ROOT / 'docs' / 'truth.head.md').read_text()
@@ -94,8 +119,9 @@ def page(found, rows):
     backends = list(NEAR)
     of = lambda backend, version, name=None: [c for c in found if (c.backend, c.jax) == (backend, version) and name in (None, family(c))]
     yield '## All families\n'
+    yield 'Within: the share of programs that XLA needs bytes between `low` and `high` for, fitted on all, and with their family left out.\n'
     yield from table(
-        ['compiler', 'JAX', 'programs', 'families', 'near is within', 'near', 'median', 'worst', 'processor seconds of XLA: median', 'all'],
+        ['compiler', 'JAX', 'programs', 'families', 'near is within', 'near', 'median', 'worst', 'within', 'left out', 'processor seconds of XLA: median', 'all'],
         [
             [
                 NAMES[backend],
@@ -104,6 +130,7 @@ def page(found, rows):
                 str(len(set(map(family, some)))),
                 f'{NEAR[backend]:.0%}',
                 *cells(some)[1:],
+                *within(some),
                 f'{statistics.median(c.seconds for c in some):.1f}',
                 f'{sum(c.seconds for c in some):,.0f}',
             ]
@@ -154,6 +181,7 @@ def main():
     parser.add_argument('--table', type=pathlib.Path, default=HERE / 'truth.tsv')
     parser.add_argument('--memplan', default=ROOT / 'target' / 'release' / 'memplan')
     parser.add_argument('--jax')
+    parser.add_argument('--write', action='store_true')
     arguments = parser.parse_args()
     with open(arguments.table) as file:
         rows = [row for row in csv.DictReader(file, delimiter='\t') if arguments.jax in (None, row['jax'])]
@@ -163,6 +191,12 @@ def main():
         writer.writerow(COLUMNS)
         writer.writerows([c.program, c.backend, c.jax, c.total, c.estimate or '', f'{ratio(c):.4f}' if c.estimate else ''] for c in found)
     (ROOT / 'docs' / 'truth.md').write_text('\n'.join(page(found, rows)))
+    if arguments.write:
+        for backend, jax in sorted({(c.backend, c.jax) for c in found}):
+            some = residuals(c for c in found if (c.backend, c.jax) == (backend, jax))
+            path = ROOT / 'crates' / 'memory' / 'compilers' / f'xla-{backend}@{version(jax)}.toml'
+            if len(some) >= intervals.LEAST and path.exists():
+                intervals.write(path, some)
 
 
 if __name__ == '__main__':

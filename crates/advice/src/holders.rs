@@ -1,5 +1,4 @@
-//! Who holds the peak, in lines that people read: like values together, with what they are, where they come from and what
-//! keeps them.
+//! The holders of the peak, in lines for people: similar values together, with their class, source and keeper.
 
 use indexmap::IndexMap;
 use memplan_analysis::{Time, ValueClass, ValueId, folded_operation, operation};
@@ -10,7 +9,7 @@ use strum::{EnumString, IntoStaticStr};
 
 use crate::Words;
 
-/// What the values of one line have in common.
+/// The common properties of the values in one line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, EnumString, IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
 pub enum GroupBy {
@@ -23,7 +22,7 @@ pub enum GroupBy {
     Source,
     /// The class.
     Class,
-    /// Nothing: every value has a line.
+    /// None: every value has its own line.
     None,
 }
 
@@ -34,26 +33,26 @@ pub struct Peak {
     pub space: MemorySpaceId,
     /// When, and how many bytes.
     pub report: PeakReport,
-    /// Who holds them, one for each buffer of the report.
+    /// The holders, one for each buffer of the report.
     pub holders: Vec<Holder>,
 }
 
 /// A value that is live at the peak.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Bytes that it takes.
+    /// Its bytes.
     pub bytes: Bytes,
-    /// The framework's operation, numbers of layers as `*`; an argument's name; else the instruction's.
+    /// The framework's operation, with layer numbers replaced by `*`; an argument's name; or the instruction's name.
     pub operation: String,
     /// Its shape, without its layout.
     pub shape: String,
-    /// What it is.
+    /// Its class.
     pub class: ValueClass,
     /// The line of the user's program.
     pub source: Option<String>,
-    /// The line within an installed package, where that is another one.
+    /// The line within an installed package, if that is a different one.
     pub library_source: Option<String>,
-    /// What needs it last.
+    /// The last instruction that needs it.
     pub kept_by: String,
 }
 
@@ -62,21 +61,21 @@ pub struct Holder {
 pub struct Group {
     /// Bytes of all.
     pub bytes: Bytes,
-    /// Numbers of the holders, which are those of the report's buffers.
+    /// Numbers of the holders, equal to those of the report's buffers.
     pub members: Vec<usize>,
-    /// What all have; `None` where they differ.
+    /// The common operation; `None` if they differ.
     pub operation: Option<String>,
-    /// What all have; `None` where they differ.
+    /// The common shape; `None` if they differ.
     pub shape: Option<String>,
-    /// What all have; `None` where they differ.
+    /// The common class; `None` if they differ.
     pub class: Option<ValueClass>,
-    /// What all have; `None` where they differ, or where nothing is known.
+    /// The common source line; `None` if they differ, or if it is unknown.
     pub source: Option<String>,
-    /// What all have; `None` where they differ, or where it is the user's.
+    /// The common library line; `None` if they differ, or if it is the user's.
     pub library_source: Option<String>,
-    /// What needs most of the bytes last.
+    /// The keeper of most of the bytes.
     pub kept_by: String,
-    /// How many other things need some of them last.
+    /// The number of other keepers.
     pub other_keepers: usize,
 }
 
@@ -92,7 +91,7 @@ impl Peak {
         Peak::of(words, peak_report_in(words.module, words.facts, &planned.plan, space), space)
     }
 
-    /// What holds a memory at an instant, as if that were its peak. Linear in the module.
+    /// The holders of a memory at an instant, as if that were its peak. Linear in the module.
     pub(crate) fn at(words: &Words<'_>, planned: &Planned, space: MemorySpaceId, time: Time) -> Peak {
         Peak::of(words, report_at(words.module, words.facts, &planned.plan, space, time), space)
     }
@@ -122,7 +121,7 @@ impl Peak {
             let bytes = keepers.entry(&holder.kept_by).or_default();
             *bytes = bytes.saturating_add(holder.bytes);
         }
-        // The first of those that keep as many.
+        // The first of those that keep equally many.
         let most = keepers.values().copied().max().unwrap_or_default();
         let kept_by = keepers.iter().find(|(_, bytes)| **bytes == most).map(|(keeper, _)| keeper.to_string());
         Group {
@@ -138,7 +137,7 @@ impl Peak {
         }
     }
 
-    /// As in the plan file.
+    /// In the plan file's form.
     pub(crate) fn entry(&self, module: &Module) -> PeakEntry {
         let held = |i: &usize| {
             let PeakBuffer { slice, position, .. } = &self.report.buffers[*i];
@@ -197,11 +196,11 @@ pub fn note_peaks(module: &Module, planned: &Planned, file: &mut PlanFile) {
     file.other_peaks = entries.collect();
 }
 
-/// What groups are told apart by.
+/// The key of a group.
 type Key<'h> = (Option<&'h str>, Option<&'h str>, Option<ValueClass>, Option<&'h str>, Option<usize>);
 
 impl Holder {
-    /// What a value is that has bytes at a position.
+    /// Describes a value with bytes at a position.
     pub fn new(words: &Words<'_>, value: ValueId, position: &Position, bytes: Bytes) -> Holder {
         let module = words.module;
         let maker = words.maker(value);
@@ -254,7 +253,7 @@ impl Holder {
     }
 }
 
-/// The name of an instruction without the number that makes it unlike others.
+/// The name of an instruction without its distinguishing number.
 pub(crate) fn fold_instruction(name: &str) -> String {
     match name.rsplit_once('.') {
         Some((stem, number)) if !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()) => {
@@ -264,13 +263,13 @@ pub(crate) fn fold_instruction(name: &str) -> String {
     }
 }
 
-/// What all have.
+/// The common value of all.
 fn common<'a, T: PartialEq + Clone + 'a>(mut all: impl Iterator<Item = &'a T>) -> Option<T> {
     let first = all.next()?;
     all.all(|other| other == first).then(|| first.clone())
 }
 
-/// The shape without its layout, which is about bytes and not about what they mean.
+/// The shape without its layout, which affects bytes but not meaning.
 fn bare_shape_at(module: &Module, position: &Position) -> String {
     match module.shape(position.instruction).subshape(&position.index) {
         Some(Shape::Array(array)) => {
@@ -281,7 +280,7 @@ fn bare_shape_at(module: &Module, position: &Position) -> String {
     }
 }
 
-/// What has a buffer at a position: an array, or the table of a tuple, whose elements may be many.
+/// The shape of a buffer at a position: an array, or the table of a tuple, which may have many elements.
 pub fn shape_at(module: &Module, position: &Position) -> String {
     match module.shape(position.instruction).subshape(&position.index) {
         Some(Shape::Tuple(elements)) => format!("table of {}", elements.len()),

@@ -1,7 +1,6 @@
-//! What a memory plan means to the person who wrote the program: why bytes are needed, and what would need fewer.
+//! Explains a memory plan to the author of the program: why it needs its bytes, and which changes need fewer.
 //!
-//! Nothing here plans or proves; programs are planned by `memplan-driver`, and what values are is known to
-//! `memplan-analysis`.
+//! Nothing here plans or proves: `memplan-driver` plans programs, and `memplan-analysis` classifies values.
 
 pub mod beside;
 pub mod diff;

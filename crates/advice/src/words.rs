@@ -1,4 +1,4 @@
-//! Instructions and values in words: what made a value, and what it is kept for.
+//! Describes instructions and values: the operation that makes a value, and the one that keeps it alive.
 
 use memplan_analysis::{
     Facts, Phase, Sources, ValueClasses, ValueId, ValueKind, folded_operation, operation,
@@ -6,16 +6,16 @@ use memplan_analysis::{
 use memplan_ir::{InstructionId, Module, Op, Users};
 use memplan_plan_hlo::{KeptBy, kept_by};
 
-/// What words are found from.
+/// The facts that descriptions use.
 #[derive(Debug)]
 pub struct Words<'a> {
     /// The module.
     pub module: &'a Module,
     /// Its facts.
     pub facts: &'a Facts,
-    /// What each value is.
+    /// The class of each value.
     pub classes: ValueClasses,
-    /// Which lines of the user's program they come from.
+    /// The lines of the user's program.
     pub sources: Sources<'a>,
     users: Users,
 }
@@ -32,15 +32,15 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// The instruction whose name and line say best where a value comes from: for state of a loop what the loop writes
-    /// into it, for arrays that are put into others what is put there.
+    /// The instruction whose name and line describe best where a value comes from: for loop state, the instruction that
+    /// writes it; for an updated array, the update's operand.
     pub fn maker(&self, value: ValueId) -> InstructionId {
         let flow = &self.facts.flow;
         let definition = flow.positions.instruction(flow.values[value].definition);
         let written = match flow.values[value].kind {
             ValueKind::Parameter => return definition,
             ValueKind::Written => Some(definition),
-            // Of all that is written to the place, the last is what the loop is for, and not a first value.
+            // The last write to the place is the purpose of the loop; earlier ones are initial values.
             ValueKind::LoopPhi | ValueKind::ExitPhi => {
                 let values = self.facts.buffers.values[self.facts.buffers.of(value)].iter().rev();
                 let mut written = values.filter(|&&v| flow.values[v].kind == ValueKind::Written);
@@ -55,14 +55,14 @@ impl<'a> Words<'a> {
             .unwrap_or(definition)
     }
 
-    /// What an update puts into an array; the instruction itself where it is no update.
+    /// The value that an update writes into an array; for any other instruction, itself.
     fn part(&self, id: InstructionId) -> InstructionId {
         let instruction = |id: InstructionId| &self.module.instructions[id];
         let mut part = match instruction(id).op {
             Op::Fusion(_) => self.module.computations[instruction(id).called[0]].root,
             _ => id,
         };
-        // Updates of updates, and arrays that are only looked at in another way: never many.
+        // Follows updates of updates, and views of arrays, of which there are few.
         for _ in 0..8 {
             let operand = match &instruction(part).op {
                 Op::DynamicUpdateSlice => 1,
@@ -70,7 +70,7 @@ impl<'a> Words<'a> {
                 Op::Reshape { .. } | Op::Transpose { .. } | Op::Convert | Op::Copy => 0,
                 _ => break,
             };
-            // Tuples of nothing are made of nothing.
+            // Empty tuples have no operands.
             let Some(&operand) = instruction(part).operands.get(operand) else { break };
             part = operand;
         }
@@ -80,7 +80,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// What keeps a value, in words.
+    /// Describes what keeps a value alive.
     pub fn kept_by(&self, value: ValueId) -> String {
         match kept_by(self.module, self.facts, value) {
             KeptBy::Caller => "the caller".to_string(),
@@ -96,12 +96,12 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// What an instruction does with a value that it reads.
+    /// Describes how an instruction uses a value.
     fn reader(&self, value: ValueId, reader: InstructionId) -> String {
         let flow = &self.facts.flow;
         let parent = |id: InstructionId| self.module.instructions[id].parent;
         let made_in = parent(flow.positions.instruction(flow.values[value].definition));
-        // The outermost loop or branch that the value is made outside of.
+        // The outermost loop or branch that reads the value from outside.
         let (mut computation, mut within) = (parent(reader), None);
         while computation != made_in
             && let Some(caller) = self.facts.graph.caller(computation)
@@ -109,7 +109,7 @@ impl<'a> Words<'a> {
             within = Some(caller);
             computation = parent(caller);
         }
-        // Tuples only hand over: what matters is to whom.
+        // Tuples only pass values on, so their users matter.
         let mut reader = reader;
         while within.is_none() && self.module.instructions[reader].op == Op::Tuple {
             match (self.users.of(reader), self.facts.graph.caller(parent(reader))) {
@@ -133,7 +133,7 @@ impl<'a> Words<'a> {
         };
         let at = self.sources.user(id).map_or_else(
             || {
-                // That it is a loop says nothing about which.
+                // "Loop" alone does not say which loop.
                 let name = folded_operation(operation(self.module, id));
                 match name.rsplit('/').next() {
                     Some("" | "while" | "cond") | None => format!(", {}", self.module.instructions[id].name),
@@ -150,7 +150,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// An operation: what it updates, or its name.
+    /// Describes an operation by the state that it updates, or by its name.
     pub fn does(&self, id: InstructionId) -> String {
         let instruction = &self.module.instructions[id];
         if instruction.op == Op::While || instruction.op == Op::Conditional {
@@ -168,7 +168,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// The argument that an operation of the update changes: the one in whose place the result is, or else the first that
+    /// The argument that an operation of the update changes: the one that its result overwrites, or else the first that
     /// it reads.
     fn updated(&self, id: InstructionId) -> Option<InstructionId> {
         let flow = &self.facts.flow;
@@ -183,7 +183,7 @@ impl<'a> Words<'a> {
         Some(flow.positions.instruction(flow.values[argument].definition))
     }
 
-    /// The framework's name of an instruction, or else its own.
+    /// The framework's name of an instruction, or its own.
     pub fn name(&self, id: InstructionId) -> &str {
         match operation(self.module, id) {
             "" => &self.module.instructions[id].name,

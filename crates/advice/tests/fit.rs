@@ -1,4 +1,4 @@
-//! What makes small programs fit.
+//! Changes that make small programs fit.
 
 use memplan_advice::fit::{Fit, FitOptions, Lever, fit};
 use memplan_hlo::parse;

@@ -1,9 +1,9 @@
-//! Buffers: values that must share storage for the program to mean what it says.
+//! Buffers: values that must share storage to preserve the program's meaning.
 //!
-//! Values are merged when they meet in a phi (loop state, results of conditionals), when an operation writes its
-//! result into an operand (dynamic-update-slice, scatter, declared output-operand aliasing, fusions that contain
-//! them), and when the module says that an output lives in a parameter. Merging is transitive. Whether a result may
-//! take over the buffer of an operand that dies is a choice, and the planner's.
+//! Values are merged if they meet in a phi (loop state, results of conditionals), if an operation writes its result
+//! into an operand (dynamic-update-slice, scatter, declared output-operand aliasing, fusions that contain them), or if
+//! the module declares that an output lives in a parameter. Merging is transitive. Whether a result reuses the buffer
+//! of a dying operand is the planner's choice.
 
 use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap, entity_impl};
 use memplan_ir::{InstructionId, Module, ShapeIndex};

@@ -1,8 +1,8 @@
-//! The call graph: which computations run as part of the program's control flow, and from where.
+//! The call graph: which computations run as part of the program's control flow, and their callers.
 //!
-//! A computation reached through call, while, conditional and asynchronous operations is *sequential*: its
-//! instructions have buffers of their own. One that is called by a fusion, a reduction, a sort, ... is *embedded*: it
-//! describes a function of elements or a kernel's interior, and its instructions have none.
+//! A computation reached through call, while, conditional and asynchronous operations is *sequential*: its instructions
+//! have buffers. A computation called by a fusion, a reduction, a sort, ... is *embedded*: it describes a function of
+//! elements or the interior of a kernel, and its instructions have no buffers.
 
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{ComputationId, InstructionId, Module, Op, PackedOption};
@@ -53,13 +53,13 @@ impl CallGraph {
     /// Contexts and call sites, in time linear in the module.
     ///
     /// # Errors
-    /// When a computation calls itself. Whether the graph is flat is asked with [`CallGraph::require_flat`].
+    /// A computation calls itself. [`CallGraph::require_flat`] checks whether the graph is flat.
     pub fn new(module: &Module) -> Result<CallGraph, CallGraphError> {
         let order = callees_first(module)?;
         let mut graph =
             CallGraph { contexts: SecondaryMap::new(), callers: SecondaryMap::new(), sequential: Vec::new() };
         graph.contexts[module.entry] = Context::Sequential;
-        // Callers before callees, so that a context is final when it is handed down.
+        // Callers before callees, so that a context is final before it is passed down.
         for &caller in order.iter().rev() {
             let context = graph.contexts[caller];
             if context == Context::Dead {

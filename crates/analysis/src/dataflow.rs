@@ -1,8 +1,8 @@
 //! Dataflow: which value appears at which position.
 //!
-//! A *value* is one definition: what an instruction writes, an entry parameter, or the state that enters a loop
-//! iteration or leaves a conditional, where different definitions meet (a *phi*). Many positions show the same value:
-//! tuples, get-tuple-element, bitcast, calls, loops that hand a state element through unchanged, the done half of an
+//! A *value* is one definition: the result of an instruction, an entry parameter, or the state that enters a loop
+//! iteration or leaves a conditional, where different definitions meet (a *phi*). Many positions have the same value:
+//! tuples, get-tuple-element, bitcast, calls, loops that pass a state element on unchanged, the done half of an
 //! asynchronous operation, ... move no bytes.
 //!
 //! ```text
@@ -29,13 +29,13 @@ use crate::CallGraph;
 /// A value: one definition, seen at many positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Value {
-    /// Where it is defined: the position that stands for it in reports.
+    /// Its definition: the position that reports show.
     pub definition: PositionId,
-    /// How it comes to be.
+    /// The kind of definition.
     pub kind: ValueKind,
 }
 
-/// How a value comes to be.
+/// The kind of a value's definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueKind {
     /// An instruction writes it.
@@ -56,7 +56,7 @@ pub struct Dataflow {
     /// All values, by the order of their defining positions.
     pub values: PrimaryMap<ValueId, Value>,
     value_at: SecondaryMap<PositionId, PackedOption<ValueId>>,
-    /// Positions by value: those of value `v` are `order[starts[v]..starts[v + 1]]`.
+    /// Positions by value: value `v` has `order[starts[v]..starts[v + 1]]`.
     starts: Vec<u32>,
     order: Vec<PositionId>,
     /// Values that meet in a phi: (phi, a value that flows into it).
@@ -98,7 +98,7 @@ impl Dataflow {
         self.value_at(self.positions.find(instruction, index)?)
     }
 
-    /// Where a value appears, in ascending order.
+    /// The positions of a value, in ascending order.
     pub fn positions_of(&self, value: ValueId) -> &[PositionId] {
         &self.order[self.starts[value.index()] as usize..self.starts[value.index() + 1] as usize]
     }
@@ -138,7 +138,7 @@ impl Flow<'_> {
                 let from = self.positions.root(instruction.operands[0]);
                 self.join(root, from);
             }
-            // A tuple is copied by its table; what it points to stays where it is.
+            // A tuple is copied by its table; its elements stay in place.
             Op::Copy => {
                 let from = self.positions.root(instruction.operands[0]);
                 for i in 0..self.children(root) {
@@ -214,7 +214,7 @@ impl Flow<'_> {
         }
     }
 
-    /// State enters and leaves a loop: handed through where the body does not change it, a phi elsewhere.
+    /// State enters and leaves a loop: passed through if the body does not change it, otherwise a phi.
     fn connect_while(&mut self, id: InstructionId) {
         let module = self.module;
         let instruction = &module.instructions[id];
@@ -240,15 +240,15 @@ impl Flow<'_> {
         }
     }
 
-    /// Which of the first `n` parts of a loop's state are in every iteration what they are to begin with: the body hands
-    /// them through, or another such part that begins as the same value.
+    /// Which of the first `n` parts of a loop's state keep their initial value in every iteration: the body passes them
+    /// through, or another such part with the same initial value.
     fn kept_state(&mut self, [init, state, next]: [PositionId; 3], n: usize) -> Vec<bool> {
         let mut class = |from: PositionId, i: usize| self.classes.find_mut(from.as_u32() + i as u32);
         let part_of_class: FxHashMap<u32, usize> = (0..n).map(|i| (class(state, i), i)).collect();
         let handed_on: Vec<Option<usize>> =
             (0..n).map(|i| part_of_class.get(&class(next, i)).copied()).collect();
         let begins_as: Vec<u32> = (0..n).map(|i| class(init, i)).collect();
-        // Every part is kept until something says otherwise, and that passes on to what it becomes.
+        // Every part is kept until something changes it, which propagates to the parts that depend on it.
         let mut becomes: Vec<SmallVec<[usize; 1]>> = vec![SmallVec::new(); n];
         let mut is_kept = vec![true; n];
         let mut changed: Vec<usize> = Vec::new();
@@ -266,7 +266,7 @@ impl Flow<'_> {
         is_kept
     }
 
-    /// A conditional hands one operand to each branch; its result is a phi unless all branches return one value.
+    /// A conditional passes one operand to each branch; its result is a phi unless all branches return one value.
     fn connect_conditional(&mut self, id: InstructionId) {
         let module = self.module;
         let instruction = &module.instructions[id];
@@ -303,8 +303,8 @@ impl Flow<'_> {
         }
     }
 
-    /// The part of a start's result that stands for operand `number` shows what is there: the operand, or, where the
-    /// operation works in place, its result.
+    /// The part of a start's result that represents operand `number` has its value: the operand, or, for an in-place
+    /// operation, its result.
     fn join_sources(
         &mut self,
         at: PositionId,
@@ -390,7 +390,7 @@ impl Flow<'_> {
         Dataflow { positions: self.positions, values, value_at, starts, order, phi_inputs }
     }
 
-    /// What a position defines; `None` where a value only passes by.
+    /// The definition at a position; `None` if a value only passes through.
     fn definition(&self, graph: &CallGraph, position: PositionId) -> Option<ValueKind> {
         if let Some(kind) = self.phis[position] {
             return Some(kind);

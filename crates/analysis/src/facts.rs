@@ -1,4 +1,4 @@
-//! Everything a planner asks about a scheduled module, found in one go.
+//! All analyses of a scheduled module that the planner needs, at once.
 
 use memplan_ir::{Module, Schedule};
 
@@ -7,7 +7,7 @@ use crate::{
     live_ranges, timeline,
 };
 
-/// What is known of a module whatever the order in which it runs.
+/// Facts about a module that do not depend on its schedule.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Aliasing {
@@ -62,7 +62,7 @@ pub struct Facts {
     pub line: Timeline,
     /// From when to when every value is needed.
     pub live: LiveRanges,
-    /// Which values lie side by side, and are seen as one later.
+    /// Adjacent values that become one value later.
     pub parts: Parts,
 }
 

@@ -1,6 +1,6 @@
-//! Kernel scratch: which instructions are kernels that the cores run, and what each reserves while it runs.
+//! Kernel scratch: which instructions are kernels on the cores, and the memory that each reserves while it runs.
 //!
-//! How much a kernel reserves is the target's rule ([`MemorySpace::scratch_of_kernel`]).
+//! The target's rule ([`MemorySpace::scratch_of_kernel`]) gives the bytes per kernel.
 
 use memplan_ir::{ComputationId, Effect, InstructionId, Module, Op, Role, SecondaryMap};
 use memplan_memory::{Bytes, MemorySpace, MemorySpaceId, Target};
@@ -16,9 +16,9 @@ pub struct KernelScratch {
     pub size: Bytes,
 }
 
-/// What kernels reserve on a target, in the order of computations and instructions: everything that reads or writes arrays and
-/// is run by the cores, whether from the entry, in loops, in branches or in calls. Transfers, collectives, and what
-/// asynchronous calls run are not.
+/// The reservations of kernels on a target, in the order of computations and instructions: for every instruction that
+/// reads or writes arrays on the cores, in the entry, in loops, in branches or in calls. Not for transfers,
+/// collectives, and the computations of asynchronous calls.
 ///
 /// Takes time linear in operands.
 pub fn kernel_scratch(module: &Module, target: &Target) -> Vec<KernelScratch> {

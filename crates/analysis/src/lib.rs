@@ -1,8 +1,7 @@
-//! Facts about HLO modules: call graph, dataflow, must-alias buffers, the flattened schedule, live ranges,
-//! cost.
+//! Facts about HLO modules: call graph, dataflow, must-alias buffers, the flattened schedule, live ranges, cost.
 //!
-//! Each analysis is a plain function from shared references to a new value; the borrow checker sees to it that no
-//! fact outlives the module it is about.
+//! Each analysis is a plain function from shared references to a new value; the borrow checker ensures that no fact
+//! outlives a change of its module.
 //!
 //! ```
 //! use memplan_analysis::Facts;

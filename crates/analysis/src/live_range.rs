@@ -1,8 +1,8 @@
-//! Live ranges: from when to when the bytes of a value are needed.
+//! Live ranges: when the bytes of a value are needed.
 //!
-//! A value is live at instant `t` when its bytes must be intact while instruction `t` runs: from the instant that
-//! writes it to one past the last that reads it. Operand and result of one instruction therefore always overlap;
-//! reuse in place is an explicit choice of the planner. (XLA's bounds are inclusive on both sides.)
+//! A value is live at instant `t` if its bytes must be intact while instruction `t` runs: from the instant that writes
+//! it to one past the last that reads it. Operand and result of one instruction therefore always overlap; reuse in
+//! place is an explicit choice of the planner. (XLA's bounds are inclusive on both sides.)
 //!
 //! ```text
 //!   time        0  1  2  3  4
@@ -10,17 +10,16 @@
 //!   b = g(a)    .  .  [-----)      read at 3; a and b are both live at 2
 //! ```
 //!
-//! - Entry parameters are live from the start; to the end, unless donated.
-//! - What a `copy-start` with a `cross_program_prefetch_index` fetches is live from the start to the end: it may be there
-//!   from the call before, and is to be there in the next one.
-//! - What a computation returns is live to its end: a loop's next state until the loop runs again.
-//! - Loop state is live from the loop's begin at least to the end of its condition, since that is what leaves the loop.
+//! - Entry parameters are live from the start; they stay live to the end, unless donated.
+//! - The result of a `copy-start` with a `cross_program_prefetch_index` is live from the start to the end: it may exist
+//!   from the call before, and must exist for the next one.
+//! - Results of a computation are live to its end: a loop's next state until the loop runs again.
+//! - Loop state is live from the loop's begin at least to the end of its condition, where the loop ends.
 //! - Operands of calls and conditionals are live at least until the called computation begins, read or not.
 //! - Operands of an asynchronous operation are live until it is done, and so is what its computation uses.
-//! - Values that lie side by side end where an operation sees them as one ([`Parts`](crate::Parts)): the whole takes over
-//!   their bytes.
-//! - Two branches of a conditional are laid out one after the other; what is live into one of them and not read
-//!   in it is live only if it is needed later.
+//! - Parts of a larger value end when the whole begins ([`Parts`](crate::Parts)): the whole reuses their bytes.
+//! - The branches of a conditional are laid out one after the other; a value that enters a branch without being read
+//!   there is live in it only if it is needed later.
 
 use std::ops::Range;
 
@@ -134,14 +133,14 @@ impl Live<'_> {
         }
     }
 
-    /// Where the loop begins whose body or condition `parameter` belongs to.
+    /// The beginning of the loop whose body or condition `parameter` belongs to.
     fn loop_begin(&self, parameter: InstructionId) -> Time {
         let computation = self.module.instructions[parameter].parent;
         self.graph.caller(computation).map_or(0, |caller| self.line.begin(caller))
     }
 
-    /// Every instruction reads all parts of its operands, unless it only passes them on. What takes an element out of a
-    /// tuple reads the tuple's table.
+    /// Every instruction reads all parts of its operands, unless it only passes them on. A get-tuple-element reads the
+    /// tuple's table.
     fn extend_to_uses(&mut self) {
         for (time, &id) in self.line.instructions.iter().enumerate() {
             let instruction = &self.module.instructions[id];
@@ -152,9 +151,9 @@ impl Live<'_> {
             let (reads, at): (&[_], Time) = match &instruction.op {
                 op if op.only_passes_on() => (&[], 0),
                 Op::AfterAll => (&[], 0),
-                // What goes in is read when the loop begins; inside, it is the state's business.
+                // Operands are read when the loop begins; inside, the state matters.
                 Op::While => (&instruction.operands, self.line.begin(id)),
-                // What goes in is read inside; what nobody reads there is at least handed over, so that the parameters of
+                // Operands are read inside; an operand without readers is at least passed on, so that the parameters of
                 // a computation never overlap.
                 Op::Call { .. } | Op::Conditional => (&instruction.operands, self.line.begin(id)),
                 _ => (&instruction.operands, time as Time),
@@ -165,7 +164,7 @@ impl Live<'_> {
         }
     }
 
-    /// What a computation returns is needed until the caller takes over.
+    /// Results of a computation are needed until the caller takes over.
     fn extend_through_returns(&mut self) {
         for &computation in self.graph.sequential() {
             let root = self.module.computations[computation].root;
@@ -205,7 +204,7 @@ impl Live<'_> {
         }
     }
 
-    /// What the program keeps for its next call is where it is all the time.
+    /// Values that the program keeps for its next call are live all the time.
     fn keep_residents(&mut self) {
         for &id in &self.module.entry_computation().instructions {
             let is_kept = matches!(
@@ -219,8 +218,8 @@ impl Live<'_> {
         }
     }
 
-    /// What the wrapped computation of an asynchronous operation touches is needed until the operation is done. An
-    /// operand that it overwrites is the result from then on.
+    /// Values that the wrapped computation of an asynchronous operation touches are needed until the operation is done.
+    /// An overwritten operand is the result from then on.
     fn extend_async(&mut self) {
         for Flight { start, inside, end } in flights(self.module, self.line) {
             let overwritten = self.overwritten_by(start);

@@ -1,5 +1,5 @@
-//! Where an instruction comes from, in the words of the framework: the operation, and the operation with the numbers of
-//! layers left out, by which like things are grouped.
+//! The origin of an instruction in the framework: the operation, and the operation without layer numbers, by which
+//! similar values are grouped.
 
 use memplan_ir::{InstructionId, Module};
 
@@ -8,8 +8,8 @@ pub fn operation(module: &Module, instruction: InstructionId) -> &str {
     module.instructions[instruction].metadata.as_ref().map_or("", |metadata| &metadata.op_name)
 }
 
-/// An operation as people read it, with numbers of layers as `*`: what JAX's transformations add is left out, and what is
-/// computed for gradients begins with `backward`.
+/// An operation for people, with layer numbers replaced by `*`: without the names of JAX's transformations, and with
+/// the prefix `backward` for gradients.
 ///
 /// ```
 /// # use memplan_analysis::folded_operation;

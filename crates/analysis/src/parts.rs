@@ -1,6 +1,7 @@
-//! Parts: values that are neighbors in memory, and from some instant on are seen as one.
+//! Parts: values that are adjacent in memory and later become one value.
 //!
-//! libtpu fetches a large array in slices, each with a transfer of its own, and then sees them as the whole (`ConcatBitcast`):
+//! libtpu fetches a large array in slices, each with its own transfer, and then uses them as the whole
+//! (`ConcatBitcast`):
 //!
 //! ```text
 //!   a = slice-done(..)                 [--)              a, b and c have the bytes of w, in this order
@@ -8,8 +9,8 @@
 //!   w = ConcatBitcast(a, b)                  [-----)     nothing moves: a and b end where w begins
 //! ```
 //!
-//! Here are those of which a plan can make use: values that nothing reads but the operation that joins them, and that are
-//! written one after the other, the first one first. Others have places of their own.
+//! Includes only parts that a plan can use: values that only the joining operation reads, and that are written in
+//! order, the first one first. Other values have separate places.
 
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{ArrayShape, InstructionId, Module};
@@ -35,8 +36,8 @@ pub struct Part {
 }
 
 impl Parts {
-    /// Finds the values that are parts of others, in time linear in the module. The live ranges are those of values that
-    /// have places of their own.
+    /// Finds the values that are parts of others, in time linear in the module. The live ranges are of values that have
+    /// separate places.
     pub(crate) fn new(
         module: &Module,
         flow: &Dataflow,
@@ -71,7 +72,7 @@ impl Parts {
         parts
     }
 
-    /// What a value is a part of.
+    /// The whole that a value is a part of.
     pub fn of(&self, value: ValueId) -> Option<Part> {
         self.part[value]
     }

@@ -1,8 +1,8 @@
-//! The halves of a training step: what is computed for the loss, what for gradients, and what with them.
+//! The phases of a training step: forward (the loss), backward (gradients), and update.
 //!
-//! JAX names what it makes: `jvp(` is the forward half, `transpose(` the backward half. Where no instruction has such a
-//! name, the program itself says it: an argument that comes back changed element by element is trained; what changes it
-//! and is not computed for any other result are its gradients.
+//! JAX's names mark phases: `jvp(` is the forward half, `transpose(` the backward half. Without such names, the
+//! dependencies decide: an argument that is returned changed element by element is trained; the values that change it
+//! and that no other result needs are its gradients.
 //!
 //! ```text
 //!   w ──┬─► forward ─► loss             forward: what the loss depends on
@@ -85,8 +85,8 @@ impl Phases {
         self.trains
     }
 
-    /// What has an operation's name, but none of a half, does something with gradients where it reads some or where no
-    /// half needs it. What has no name was put there by a compiler, and belongs to what it reads.
+    /// An operation with a name that marks no half belongs to the update if it reads gradients or if no half needs it.
+    /// An instruction without a name was inserted by a compiler, and belongs to its operands.
     fn follows(&self, module: &Module, id: InstructionId, leads_to_halves: bool) -> Phase {
         let operands = module.instructions[id].operands.iter();
         let latest = operands.map(|&operand| self.of[operand]).max().unwrap_or_default();
@@ -115,7 +115,7 @@ fn computes_gradients(module: &Module, id: InstructionId) -> bool {
     is_backward(id) || interior.iter().any(|&id| is_backward(id))
 }
 
-/// What the name of an operation says.
+/// The phase in an operation's name.
 fn mark(module: &Module, id: InstructionId) -> Option<Phase> {
     let name = operation(module, id);
     if name.contains("transpose(") {
@@ -140,7 +140,7 @@ fn by_structure(module: &Module) -> Option<SecondaryMap<InstructionId, Phase>> {
             None => others.push(result),
         }
     }
-    // The loss is small and a number; what is computed for it, and for other results, is the forward half.
+    // The loss is a small number; values computed for it, and for other results, are the forward half.
     let is_loss = |&id: &InstructionId| {
         module.shape(id).as_array().is_some_and(|array| array.rank() == 0 && array.element_type.is_floating())
     };
@@ -184,8 +184,8 @@ impl<'m> Walk<'m> {
         }
     }
 
-    /// Where a result is an argument changed element by element: what changes it, as arrays of the same extents that are
-    /// computed in another way.
+    /// If a result is an argument changed element by element: the values that change it, as arrays of equal extents
+    /// that are not computed element by element.
     fn changed_argument(&mut self, result: InstructionId) -> Option<Vec<InstructionId>> {
         let shape = self.module.shape(result).as_array()?;
         if shape.rank() == 0 || !shape.element_type.is_floating() {
@@ -228,7 +228,7 @@ impl<'m> Walk<'m> {
     }
 }
 
-/// Kernels that may work element by element: what operands of the same extents do in them is not looked at.
+/// Kernels that may work element by element: their use of operands of equal extents is not analyzed.
 fn is_loop_fusion(op: &Op) -> bool {
     matches!(op, Op::Fusion(_))
 }

@@ -1,12 +1,12 @@
-//! How the scalars of a kernel are computed elsewhere: in the iteration before, or before the loop.
+//! Computes the scalars of a kernel elsewhere: in the previous iteration, or before the loop.
 //!
-//! The offset of a slice that a kernel cuts out is computed from scalars among the kernel's operands, and those, in a
-//! loop, from the loop's state. A transfer that cuts out the slice before the kernel runs needs the offset earlier. It
-//! can be computed by a copy of the same few operations: for the next iteration from what the body returns in place of
-//! the state, for the first one from the initial state.
+//! The offset of a slice in a kernel is computed from scalar operands of the kernel, and in a loop from the loop's
+//! state. A transfer that fetches the slice before the kernel runs needs the offset earlier. A copy of the same few
+//! operations computes it: for the next iteration from the returned next state, for the first one from the initial
+//! state.
 //!
-//! What the body returns for an element of the state takes that element's memory. Before the body has written it, it is
-//! computed from the state; afterwards it exists, and the state does not any more.
+//! The returned element of the next state reuses the memory of the state's element. Before the body has written it, it
+//! is computed from the state; afterwards it exists, and the old element does not any more.
 
 use memplan_ir::{ComputationId, InstructionId, Module, Op, Users};
 
@@ -71,7 +71,7 @@ impl TupleLoop {
 /// The iteration for which a scalar is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Iteration {
-    /// Where the kernel runs.
+    /// At the kernel.
     AtKernel,
     /// In this iteration, from the loop's state alone.
     This,
@@ -81,7 +81,7 @@ pub enum Iteration {
     First,
 }
 
-/// Where a scalar comes from.
+/// The origin of a scalar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScalarOrigin {
     /// This instruction has computed it.
@@ -103,8 +103,8 @@ pub struct ScalarScope<'a> {
 }
 
 impl ScalarScope<'_> {
-    /// Where a scalar in the kernel, or beside it, comes from; `None` when it is computed from more than scalars, or the
-    /// loop is not known.
+    /// The origin of a scalar in the kernel, or beside it; `None` if it is not computed from scalars only, or if the
+    /// loop is unknown.
     pub fn origin(&self, module: &Module, id: InstructionId, iteration: Iteration) -> Option<ScalarOrigin> {
         let kernel = &module.instructions[self.kernel];
         let instruction = &module.instructions[id];
@@ -134,7 +134,7 @@ impl ScalarScope<'_> {
         }
     }
 
-    /// Whether an element of the loop's state is what the body returns for it.
+    /// Whether the body returns an element of the loop's state unchanged.
     fn is_kept(&self, element: InstructionId, next: InstructionId) -> bool {
         let flow = &self.facts.flow;
         flow.value_of(element) == flow.value_of(next)

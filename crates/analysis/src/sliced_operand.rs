@@ -46,7 +46,7 @@ impl SlicedOperand {
             .then_some(SlicedOperand { slice, array })
     }
 
-    /// Where a static slice begins; nothing for a dynamic one.
+    /// The start of a static slice; empty for a dynamic one.
     pub fn starts(&self, module: &Module) -> SmallVec<[i64; 4]> {
         match &module.instructions[self.slice].op {
             Op::Slice { dimensions } => dimensions.iter().map(|d| d.start).collect(),

@@ -1,8 +1,8 @@
-//! Which line of the user's program an instruction comes from.
+//! The line of the user's program that an instruction comes from.
 //!
-//! An instruction has a call stack, innermost line first. Where it stands in a called computation, the stack goes on with
-//! that of the call: JAX gives the body of a jitted helper (`jax.nn.silu`) no lines, or those of the library alone, and
-//! the call has the user's.
+//! An instruction has a call stack, innermost line first. In a called computation, the call's stack continues it: JAX
+//! gives the body of a jitted helper (`jax.nn.silu`) no lines, or only those of the library, while the call has the
+//! user's.
 
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{ComputationId, InstructionId, Metadata, Module, PackedOption};
@@ -14,13 +14,13 @@ pub struct SourceFrame<'m> {
     pub file: &'m str,
     /// The line, from 1.
     pub line: i32,
-    /// The function; empty where nothing is said.
+    /// The function; empty if unknown.
     pub function: &'m str,
-    /// Whose code it is.
+    /// The owner of its code.
     pub owner: Owner,
 }
 
-/// Whose code a file is.
+/// The owner of a file's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Owner {
     /// The user's.
@@ -69,12 +69,12 @@ impl<'m> Sources<'m> {
         of(Owner::User).or_else(|| of(Owner::Package))
     }
 
-    /// The line that made an instruction, whoever wrote it.
+    /// The line that made an instruction, in any code.
     pub fn innermost(&self, id: InstructionId) -> Option<SourceFrame<'m>> {
         self.frames(id).next()
     }
 
-    /// The call stack of an instruction, innermost first, and then those of the calls that run it.
+    /// The call stack of an instruction, innermost first, followed by those of the calls that run it.
     pub fn frames(&self, id: InstructionId) -> impl Iterator<Item = SourceFrame<'m>> + '_ {
         let calls =
             std::iter::successors(Some(id), |&id| self.callers[self.module.instructions[id].parent].expand());

@@ -1,7 +1,7 @@
 //! The flattened schedule: one instant per instruction of every sequential computation.
 //!
-//! The instructions of a called computation precede their caller: those of a call or of each branch of a
-//! conditional in turn; those of a loop's condition, then of its body. A loop appears once, however often it runs.
+//! The instructions of a called computation precede their caller: first those of a call or of each branch of a
+//! conditional; for a loop, those of its condition, then of its body. A loop appears once, however often it runs.
 //!
 //! ```text
 //!   0 p    1 init   [2 c0 3 c1 | 4 b0 5 b1]  6 while   7 r

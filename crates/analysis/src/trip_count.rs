@@ -1,4 +1,4 @@
-//! How often a loop runs, where its counter starts, steps and ends at constants.
+//! How often a loop runs, if its counter starts, steps and ends at constants.
 
 use memplan_ir::{
     BinaryOp, ComparisonDirection, ComputationId, Instruction, InstructionId, Literal, Module, Op, Shape,
@@ -27,14 +27,14 @@ pub fn trip_count(module: &Module, id: InstructionId) -> Option<u64> {
     count(i128::from(start), i128::from(step), &end)
 }
 
-/// The number of times that the body of a `while` runs by what XLA's compilers note beside it, which they know from more
-/// than is plain to see. A rewrite of the loop may have left a note that is not true any more.
+/// The number of iterations of a `while` that XLA's compilers note beside it, from facts that this analysis may not
+/// find. After a rewrite of the loop, the note may be wrong.
 pub fn noted_trip_count(instruction: &Instruction) -> Option<u64> {
     let notes: serde_json::Value = serde_json::from_slice(instruction.backend_config.as_deref()?).ok()?;
     notes.pointer("/known_trip_count/n")?.as_str()?.parse().ok()
 }
 
-/// The state of a loop: where it comes from and what becomes of it.
+/// The state of a loop: its initial and next values.
 struct State<'m> {
     module: &'m Module,
     body: ComputationId,
@@ -74,7 +74,7 @@ impl State<'_> {
         Some(LoopEnd { element, direction, bound, range })
     }
 
-    /// What the body adds to an element of the state.
+    /// The amount that the body adds to an element of the state.
     fn step(&self, element: u32) -> Option<i64> {
         let next = self.next(element)?;
         let [a, b] = next.operands(self.module)?;
@@ -87,7 +87,7 @@ impl State<'_> {
         }
     }
 
-    /// What the body returns for an element of the state.
+    /// The body's result for an element of the state.
     fn next(&self, element: u32) -> Option<Node> {
         let root = Node::of(self.module, self.module.computations[self.body].root)?;
         root.element(self.module, element, &mut 0)
@@ -99,7 +99,7 @@ impl State<'_> {
         init.element(self.module, element, &mut 0)?.constant(self.module)
     }
 
-    /// Whether the body hands an element through.
+    /// Whether the body passes an element through.
     fn is_kept(&self, element: u32) -> bool {
         self.next(element).is_some_and(|next| next.state_element(self.module) == Some(element))
     }
@@ -113,7 +113,7 @@ impl State<'_> {
     }
 }
 
-/// What computes a value: an instruction, and the fusions that it is in, outermost first.
+/// The computation of a value: an instruction, and the fusions that contain it, outermost first.
 #[derive(Clone, Debug)]
 struct Node {
     id: InstructionId,
@@ -121,7 +121,7 @@ struct Node {
 }
 
 impl Node {
-    /// What computes the value of an instruction of a sequential computation; `None` where that is too far away.
+    /// The computation of an instruction's value in a sequential computation; `None` if that is too far away.
     fn of(module: &Module, id: InstructionId) -> Option<Node> {
         Node { id, fusions: SmallVec::new() }.origin(module, &mut 0)
     }
@@ -159,7 +159,7 @@ impl Node {
         }
     }
 
-    /// What computes an element of a tuple; `None` for tuples that are not made here.
+    /// The computation of a tuple's element; `None` for tuples made elsewhere.
     fn element(&self, module: &Module, index: u32, steps: &mut usize) -> Option<Node> {
         let instruction = &module.instructions[self.id];
         let id = (instruction.op == Op::Tuple).then(|| instruction.operands.get(index as usize)).flatten()?;

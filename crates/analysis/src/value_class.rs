@@ -1,7 +1,7 @@
-//! What a value is to the person who wrote the program: a parameter, a gradient, an activation, ...
+//! Classes of values in the author's terms: a parameter, a gradient, an activation, ...
 //!
-//! Nothing in HLO says so. It follows from what is aliased, from what crosses from the forward half of a training step
-//! to the backward half ([`Phases`]), and from who reads it.
+//! HLO does not say. The class follows from aliasing, from whether the value crosses from the forward half of a
+//! training step to the backward half ([`Phases`]), and from its readers.
 
 use cranelift_entity::{PrimaryMap, SecondaryMap};
 use memplan_ir::{InstructionId, Module, Op};
@@ -52,8 +52,8 @@ pub struct ValueClasses {
 }
 
 impl ValueClasses {
-    /// Finds the class of every value, in time close to linear in the module. Values that share a buffer by need have one
-    /// class; those that share storage by choice may have different ones.
+    /// Finds the class of every value, in time close to linear in the module. Values that must share a buffer have one
+    /// class; values that share storage by choice may have different ones.
     pub fn new(module: &Module, facts: &Facts) -> ValueClasses {
         let phases = Phases::new(module, &facts.graph);
         let uses = uses(module, facts, &phases);
@@ -74,7 +74,7 @@ impl ValueClasses {
                 Some(argument) if phases.has_backward() => {
                     trained(uses, weights.contains(&argument) || facts.live.is_given_up(argument))
                 }
-                // What products multiply by may be written, too: a cache is not a weight.
+                // Operands of products may be written, too: a cache is not a weight.
                 Some(_) if is_result => ValueClass::State,
                 Some(argument) if weights.contains(&argument) => ValueClass::Parameter,
                 Some(_) => ValueClass::Input,

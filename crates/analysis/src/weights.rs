@@ -1,4 +1,4 @@
-//! Arguments that are weights: what products multiply the data of the program by, told from how programs are written.
+//! Finds arguments that are weights: the operands by which products multiply the program's data.
 
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{Access, ComputationId, InstructionId, Module, Op};
@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 use crate::{CallGraph, Dataflow, Phase, Phases, ValueId, ValueKind};
 
 /// The arguments that are read as weights: the second operand of a product or a convolution, a table that rows are
-/// gathered from, or what is spread over an array that it is added to or multiplied by (biases, scales). Conversions,
-/// transposes, slices and the like do not hide an argument. Linear in the module.
+/// gathered from, or an operand that is broadcast to an array that it is added to or multiplied by (biases, scales).
+/// Conversions, transposes, slices and similar operations do not hide an argument. Linear in the module.
 pub(crate) fn weights(
     module: &Module,
     graph: &CallGraph,
@@ -28,7 +28,7 @@ pub(crate) fn weights(
 #[derive(Clone)]
 struct Moved {
     arguments: SmallVec<[ValueId; 1]>,
-    /// Whether elements of it stand at several places.
+    /// Whether its elements are at several positions.
     is_spread: bool,
 }
 
@@ -54,7 +54,7 @@ impl Search<'_> {
         }
     }
 
-    /// What an instruction is if nothing moves: the argument itself, also within a loop.
+    /// The argument behind an instruction, if nothing changes it, also within a loop.
     fn argument(&self, id: InstructionId) -> Option<Moved> {
         let argument = self.flow.value_of(id)?;
         let is_argument = self.flow.values[argument].kind == ValueKind::Parameter;
@@ -91,7 +91,7 @@ impl Search<'_> {
         let [first, second, ..] = instruction.operands[..] else { return };
         let (a, b) = (self.of[first].clone(), self.of[second].clone());
         let weight = match &instruction.op {
-            // The rows that it gives are data, whatever the table is.
+            // The gathered rows are data, whatever the table is.
             Op::Gather(_) => {
                 self.of[id] = None;
                 a

@@ -1,4 +1,4 @@
-//! What instructions compute, read and write, on programs small enough to count by hand.
+//! Operations, reads and writes of instructions, on programs small enough to count by hand.
 
 use memplan_analysis::{CallGraph, Costs, InPlace, KernelCosts, Products, Registers, RunEstimate, Work};
 use memplan_hlo::parse;

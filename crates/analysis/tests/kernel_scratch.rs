@@ -1,4 +1,4 @@
-//! What kernels reserve: the rule, which instructions it is for, and what libtpu's kernels use.
+//! Reservations of kernels: the rule, its instructions, and the use of libtpu's kernels.
 
 use memplan_analysis::{KernelScratch, kernel_scratch};
 use memplan_hlo::parse;

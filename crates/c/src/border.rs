@@ -1,4 +1,4 @@
-//! What crosses the border between the languages: arrays one way, errors the other way, panics not at all.
+//! Conversions at the language border: arrays in and out, errors out, no panics.
 
 use std::any::Any;
 use std::fmt::Display;
@@ -63,7 +63,7 @@ fn text_of_panic(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it does not say why")
 }
 
-/// What a pointer that must not be NULL points to.
+/// The value behind a pointer that must not be NULL.
 ///
 /// # Safety
 /// `pointer` is NULL, or points to a `T` that nobody writes during `'a`.
@@ -159,7 +159,7 @@ impl<'a> Posed<'a> {
         self.fixed.map(|fixed| fixed[item]).filter(|&offset| offset != NONE)
     }
 
-    /// The first item of an item's group. What is no number of an item is one beyond all of them.
+    /// The first item of an item's group. A number of no item counts as one beyond all of them.
     pub(crate) fn group(&self, item: usize) -> usize {
         self.groups.map_or(item, |groups| usize::try_from(groups[item]).unwrap_or(usize::MAX))
     }

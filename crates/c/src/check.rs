@@ -49,7 +49,7 @@ pub unsafe extern "C" fn memplan_check_placement(
     unsafe { guard(error, body) }
 }
 
-/// What the instants of a program do, in their order.
+/// The reads and writes of a program's instants, in order.
 struct Instants {
     end: Time,
     reads: Vec<(Time, ValueId)>,

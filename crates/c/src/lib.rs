@@ -1,7 +1,7 @@
-//! Packing and checking for programs in C: what `include/memplan.h` declares and describes.
+//! Packing and checking for C programs: implements `include/memplan.h`.
 //!
-//! Structures and functions are those of the header, which a test holds against this file. The functions read C's arrays, ask
-//! `memplan-pack` or `memplan-check-placement`, and write the answer; they decide nothing.
+//! Structures and functions are those of the header; a test compares the header with this file. The functions read C's
+//! arrays, call `memplan-pack` or `memplan-check-placement`, and write the answer; they decide nothing.
 
 #![expect(unsafe_code, reason = "pointers from C are read and written, and functions have C's names")]
 
@@ -35,7 +35,7 @@ pub const NONE: u64 = u64::MAX;
 pub struct Item {
     /// Bytes.
     pub size: u64,
-    /// What the offset is a multiple of.
+    /// The alignment of the offset.
     pub alignment: u64,
     /// The first time.
     pub lower: u64,
@@ -93,7 +93,7 @@ pub struct Packing {
 pub struct Access {
     /// The instant.
     pub time: u64,
-    /// What it reads or writes.
+    /// The item that is read or written.
     pub item: u64,
 }
 
@@ -103,9 +103,9 @@ pub struct Access {
 pub struct Overwrite {
     /// The instant.
     pub time: u64,
-    /// What it reads.
+    /// The operand that is read.
     pub operand: u64,
-    /// What it may write over that.
+    /// The result that may overwrite it.
     pub result: u64,
 }
 
@@ -115,15 +115,15 @@ pub struct Overwrite {
 pub struct Program {
     /// How many instants there are.
     pub n_instants: u64,
-    /// What they read.
+    /// Their reads.
     pub reads: *const Access,
     /// How many reads there are.
     pub n_reads: usize,
-    /// What they write.
+    /// Their writes.
     pub writes: *const Access,
     /// How many writes there are.
     pub n_writes: usize,
-    /// What they may write over what.
+    /// Their possible overwrites.
     pub overwrites: *const Overwrite,
     /// How many of those there are.
     pub n_overwrites: usize,

@@ -7,7 +7,7 @@ use memplan_pack as pack;
 use crate::border::{Failure, Posed, check_pointer, guard, reference};
 use crate::{BAD_PROBLEM, Error, INFEASIBLE, NONE, Options, Packing, Problem, UNKNOWN};
 
-/// The limits that NULL stands for.
+/// The limits that NULL selects.
 #[unsafe(no_mangle)]
 pub extern "C" fn memplan_default_options() -> Options {
     let pack::Options { node_limit, seed, threads, .. } = pack::Options::default();

@@ -1,4 +1,4 @@
-//! The library as C programs see it: its header, its example, and what it says of what is wrong.
+//! The library from C: its header, its example, and its errors.
 
 #![expect(unsafe_code, reason = "calls what C calls")]
 

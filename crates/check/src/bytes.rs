@@ -1,4 +1,4 @@
-//! Ranges of bytes: what they hold, which of them were written, and which an operation in flight still uses.
+//! Byte ranges: their values, which were written, and which an operation in flight still uses.
 //!
 //! All tables are keyed by (allocation, first byte) and hold disjoint ranges, so that every question about a slice
 //! costs a logarithm and the number of ranges it touches.
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use memplan_ir::{ComputationId, InstructionId, PositionId};
 use memplan_memory::{AllocationId, Bytes, Slice};
 
-/// What a byte holds, or which value a position stands for.
+/// The value of a byte, or of a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Holder {
     /// Never written, as far as this computation knows; of a position: not computed yet.
@@ -27,7 +27,7 @@ pub(crate) enum Holder {
 
 type Key = (AllocationId, u64);
 
-/// What every byte holds.
+/// The value of every byte.
 #[derive(Default)]
 pub(crate) struct Contents {
     ranges: BTreeMap<Key, (u64, Holder)>,
@@ -56,7 +56,7 @@ impl Contents {
         (at < end).then(|| (piece(allocation, at, end), Holder::Nothing))
     }
 
-    /// What the first byte of a slice holds.
+    /// The value of a slice's first byte.
     pub(crate) fn first(&self, slice: &Slice) -> Holder {
         let (allocation, start, _) = bounds(slice);
         match self.ranges.range(..=(allocation, start)).next_back() {
@@ -235,7 +235,7 @@ mod tests {
                 contents.write(&slice(start, end), value(i));
                 model[start as usize..end as usize].fill(value(i));
             }
-            // Nobody reads what was never written.
+            // Nobody reads bytes that were never written.
             let expected = match model[random(32) as usize] {
                 Holder::Nothing => value(usize::MAX >> 40),
                 held => held,

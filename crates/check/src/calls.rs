@@ -1,15 +1,15 @@
-//! Instructions that run called computations: what must hold before, what is lost, and what the results are.
+//! Instructions that run called computations: preconditions, overwritten bytes, and results.
 //!
-//! A callee was walked under the assumption that its parameters are whole in their slices. So a caller must have the
+//! A callee was checked under the assumption that its parameters are whole in their slices. So a caller must have the
 //! operands there, whole where the callee reads them. Afterwards the bytes that the callee writes at any depth are
-//! lost, and the results are where the callee's root is. A result that the callee only passes through keeps its name:
-//! it is still the caller's own value.
+//! lost, and the results are in the slices of the callee's root. A result that the callee only passes through keeps its
+//! name: it is still the caller's value.
 //!
-//! A while loop runs its condition and body any number of times, so this must hold for every next iteration as well:
-//! initial value, parameters of condition and body, root of the body, and result share one slice, and the condition
-//! leaves it alone. State that the body passes through at its own place keeps its name, and so does an immediate that it
-//! passes on as another part that is the same immediate; other state is a new value after the loop, the same for every
-//! number of iterations. That is the fixed point; nothing has to be iterated.
+//! A while loop runs its condition and body any number of times, so the same must hold for every next iteration:
+//! initial value, parameters of condition and body, root of the body, and result share one slice, which the condition
+//! does not change. State that the body passes through in place keeps its name, and so does an immediate that it passes
+//! on as an equal immediate; other state is a new value after the loop, the same for any number of iterations. This is
+//! the fixed point, so no iteration is needed.
 
 use memplan_ir::{ComputationId, EntityRef, InstructionId, Op, PositionId, ShapeIndex};
 use memplan_memory::{Bytes, Slice};
@@ -29,8 +29,8 @@ impl Walk<'_, '_> {
         self.bind(id, result, &[(callee, 0)]);
     }
 
-    /// The selector is read before a branch begins. Branches are alternatives: each starts from the same bytes, and
-    /// whatever any of them writes is lost afterwards.
+    /// The selector is read before a branch begins. Branches are alternatives: each starts from the same bytes, and all
+    /// bytes that any of them writes are lost afterwards.
     pub(crate) fn run_conditional(&mut self, id: InstructionId) {
         let facts = self.facts();
         let instruction = &facts.module.instructions[id];
@@ -99,8 +99,8 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Between start and done the called computation may run at any time: what it reads may not be written by
-    /// others, what it writes neither read nor written.
+    /// Between start and done the called computation may run at any time: others may not write the bytes that it reads,
+    /// nor read or write the bytes that it writes.
     pub(crate) fn start_call(&mut self, id: InstructionId) {
         let facts = self.facts();
         let instruction = &facts.module.instructions[id];
@@ -146,7 +146,7 @@ impl Walk<'_, '_> {
         self.take_off(facts.positions.root(id), flight);
     }
 
-    /// Where an asynchronous operation works in place, what stands for its operand is its result from then on.
+    /// If an asynchronous operation works in place, the part that represents its operand is its result from then on.
     fn rename_overwritten(&mut self, id: InstructionId) {
         let facts = self.facts();
         for alias in in_place::declared(&facts.module.instructions[id].op) {
@@ -180,8 +180,8 @@ impl Walk<'_, '_> {
     }
 
     /// The callee's parameters are the operands from number `first` on: in the same place, and whole where the callee
-    /// reads them. Returns the slices that it reads. What runs asynchronously is taken to read all that it is given: the
-    /// start's result holds it until the operation is done.
+    /// reads them. Returns the slices that it reads. An asynchronous computation is assumed to read all its operands:
+    /// the start's result holds them until the operation is done.
     fn pass_operands(&mut self, id: InstructionId, callee: ComputationId, first: usize) -> Vec<Slice> {
         let facts = self.facts();
         let instruction = &facts.module.instructions[id];
@@ -236,8 +236,8 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// An operation in flight that is passed to a callee is the callee's to end. Whether what it still uses is left
-    /// alone until then is not checked across that boundary.
+    /// A callee that receives an operation in flight must end it. Whether its bytes are left alone until then is not
+    /// checked across that boundary.
     fn hand_over(&mut self, operand: PositionId) {
         if !self.flights.is_empty()
             && let Holder::Value(name) = self.name(operand)
@@ -247,7 +247,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// What a callee writes is lost to the caller.
+    /// The bytes that a callee writes are lost to the caller.
     fn lose(&mut self, id: InstructionId, callee: ComputationId) {
         let Some(summary) = self.proving.summaries.remove(&callee) else { return };
         match self.proving.fuel.checked_sub(summary.written.slices().len()) {
@@ -296,7 +296,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// What the caller calls a value that the callee has a name for; `None` for values that the callee made.
+    /// The caller's name of a callee's value; `None` for values that the callee made.
     fn name_at_call(&self, id: InstructionId, first: usize, name: Holder) -> Option<Holder> {
         let facts = self.facts();
         let (Holder::Value(definition) | Holder::Embedded(definition)) = name else { return None };

@@ -1,11 +1,11 @@
-//! Where in its bytes the elements of an array are.
+//! The layout in which the elements of an array actually are.
 //!
 //! A value that nothing moves must be seen alike by everyone who sees it: a call that passes a column-major array for a
 //! row-major parameter leaves every byte whole, and yet the callee reads a transposed array.
 
 use memplan_ir::{ArrayShape, Dimensions, RareLayout, Tile};
 
-/// What decides at which byte an element lies, beside the extents: arrays of equal extents that lie in equal ways have
+/// The position of elements in bytes, besides the extents: arrays with equal extents and equal effective layouts have
 /// every element at the same byte.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct EffectiveLayout {
@@ -31,8 +31,7 @@ pub(crate) fn bits(array: &ArrayShape) -> i64 {
     }
 }
 
-/// The dimensions, fastest first. Where an extent is one it does not matter how fast it varies, unless a tile makes
-/// bytes for more.
+/// The dimensions, fastest first. A dimension of extent one may be anywhere, unless a tile pads it.
 pub(crate) fn order(array: &ArrayShape) -> Dimensions {
     let mut order = array.minor_to_major();
     if tiles(array).is_empty() {

@@ -16,14 +16,14 @@ use crate::{Contents, Place, Violation, Violations};
 /// Violations beyond this many are only counted: a wrong plan is often wrong in thousands of places.
 const MOST_VIOLATIONS: usize = 64;
 
-/// What is wrong so far.
+/// The violations so far.
 #[derive(Default)]
 pub(crate) struct Report {
     violations: Vec<Violation>,
     more: usize,
 }
 
-/// Module, schedule and plan, with what is looked up often.
+/// Module, schedule and plan, with frequent queries precomputed.
 pub(crate) struct Facts<'a> {
     pub(crate) module: &'a Module,
     pub(crate) schedule: &'a Schedule,
@@ -32,15 +32,15 @@ pub(crate) struct Facts<'a> {
     pub(crate) positions: Positions,
     /// The parts of each shape, in preorder.
     parts: Vec<Vec<Part>>,
-    /// Where each position's bytes are; none without bytes.
+    /// The slice of each position; none without bytes.
     slices: Vec<Option<Slice>>,
-    /// What the table of each tuple holds: equal numbers, equal pointers.
+    /// The contents of each tuple's table: equal numbers, equal pointers.
     tables: Vec<u32>,
     /// Bytes that hold constants for the whole run, by first byte.
     constants: FxHashMap<(AllocationId, u64), PositionId>,
     /// Argument allocations that the program may overwrite.
     donated: FxHashSet<AllocationId>,
-    /// What starts each computation that runs asynchronously.
+    /// The start of each computation that runs asynchronously.
     pub(crate) starts: FxHashMap<ComputationId, InstructionId>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Part {
     pub(crate) padding: u64,
     pub(crate) is_tuple: bool,
     pub(crate) space: MemorySpaceId,
-    /// How the elements of an array lie in its bytes: equal numbers, element by element at the same bytes.
+    /// The effective layout of an array: equal numbers, element by element at the same bytes.
     pub(crate) lies: u32,
 }
 
@@ -109,7 +109,7 @@ impl<'a> Facts<'a> {
         facts
     }
 
-    /// The part of a shape that a position stands for.
+    /// The part of a shape at a position.
     pub(crate) fn part(&self, position: PositionId) -> Part {
         let instruction = self.positions.instruction(position);
         self.parts[self.module.instructions[instruction].shape.index()][self.positions.preorder(position)]
@@ -124,7 +124,7 @@ impl<'a> Facts<'a> {
         self.positions.of(instruction).zip(parts.iter().copied())
     }
 
-    /// Where a position's bytes are.
+    /// The slice of a position.
     pub(crate) fn slice(&self, position: PositionId) -> Option<Slice> {
         self.slices[position.index()]
     }
@@ -135,7 +135,7 @@ impl<'a> Facts<'a> {
         slices.filter_map(|(position, slice)| Some((PositionId::new(position), (*slice)?)))
     }
 
-    /// What the table of a tuple holds.
+    /// The contents of a tuple's table.
     pub(crate) fn table(&self, position: PositionId) -> Holder {
         Holder::Table(self.tables[position.index()])
     }
@@ -208,7 +208,7 @@ impl<'a> Facts<'a> {
         self.module.computations[computation].name.clone()
     }
 
-    /// What a holder is called in reports.
+    /// A holder in the words of reports.
     pub(crate) fn found(&self, holder: Holder) -> Contents {
         match holder {
             Holder::Nothing | Holder::Embedded(_) => Contents::Nothing,
@@ -302,8 +302,8 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// Gives equal numbers to tables of equal pointers. A table is what it points to, so writing the same pointers
-    /// again, as every iteration of a loop does, changes nothing.
+    /// Gives equal numbers to tables of equal pointers. A table is identified by its pointers, so writing the same
+    /// pointers again, as every iteration of a loop does, changes nothing.
     fn number_tables(&mut self) {
         self.tables = vec![u32::MAX; self.positions.len()];
         if self.target.tuple_entry_bytes == 0 {
@@ -345,7 +345,7 @@ fn starts(module: &Module) -> FxHashMap<ComputationId, InstructionId> {
     starts.filter_map(|&id| Some((*module.instructions[id].called.first()?, id))).collect()
 }
 
-/// The parts of a shape in preorder. `ways` has the ways in which arrays lie, in the order of their numbers.
+/// The parts of a shape in preorder. `ways` has the effective layouts, in the order of their numbers.
 fn parts_of(
     shape: &Shape,
     target: &Target,

@@ -1,4 +1,4 @@
-//! What a plan claims beside places: totals, figures of memory spaces, peaks, padding.
+//! The other claims of a plan: totals, figures of memory spaces, peaks, padding.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub(crate) fn check_totals(facts: &Facts<'_>, report: &mut Report) {
             aliased = aliased.saturating_add(Bytes(part.size));
         }
     }
-    // The caller's memory is as large as what it asked for, so nothing else finds room there that no total counts.
+    // The caller's allocation is as large as requested, so no other value fits there without being counted.
     let own = outputs.saturating_sub(aliased);
     if found.outputs > own {
         let (claimed, found) = (found.outputs, own);
@@ -48,7 +48,7 @@ pub(crate) fn check_totals(facts: &Facts<'_>, report: &mut Report) {
     }
 }
 
-/// Every memory space that is used has figures, once, and they are those of its allocations.
+/// Every memory space in use has figures, once, and they equal those of its allocations.
 pub(crate) fn check_spaces(facts: &Facts<'_>, report: &mut Report) {
     let mut listed: BTreeMap<MemorySpaceId, usize> = BTreeMap::new();
     // A plan without a list claims nothing of spaces.
@@ -105,8 +105,8 @@ fn check_space(facts: &Facts<'_>, claimed: &SpaceTotals, report: &mut Report) {
     same("use", kind(claimed.read_only), kind(described.read_only));
 }
 
-/// Peaks against a replay of the schedule. An arena cannot be smaller than what is in it at once, and that is what its
-/// bound says.
+/// Compares peaks with a replay of the schedule. An arena cannot be smaller than its peak of live bytes, which is its
+/// bound.
 pub(crate) fn check_peaks(facts: &Facts<'_>, peaks: &Peaks, report: &mut Report) {
     let totals = &facts.plan.totals;
     let main = (MemorySpaceId::MAIN, totals.temp_lower_bound);
@@ -152,7 +152,7 @@ pub(crate) fn check_ends(facts: &Facts<'_>, report: &mut Report) {
     }
 }
 
-/// The spaces whose arenas are said to be minimal although less is in them at once, or nobody knows how much.
+/// The spaces whose arenas are claimed to be minimal although their peak is lower, or unknown.
 pub(crate) fn said_to_be_minimal(facts: &Facts<'_>, is_bound_proved: bool) -> Vec<MemorySpaceId> {
     let claims = facts.plan.spaces.iter().filter(|space| space.proved_minimal);
     let unproved = claims.filter(|space| !is_bound_proved || space.temp > space.temp_lower_bound);
@@ -165,7 +165,7 @@ fn expect(report: &mut Report, name: &str, claimed: Bytes, found: Bytes) {
     }
 }
 
-/// Bytes of allocations by what they are for.
+/// Bytes of allocations by purpose.
 #[derive(Default)]
 struct Sums {
     arguments: Bytes,

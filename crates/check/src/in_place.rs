@@ -1,23 +1,23 @@
-//! When a result may take the very bytes of an operand: where no element is read after its place was overwritten.
+//! Whether a result may overwrite an operand: no element may be read after its bytes were overwritten.
 //!
-//! A kernel writes its results while it still reads its operands, in an order that nobody promises. Overwriting an
-//! operand is safe when result element *k* (counted as elements lie in memory) is computed from no other element of
-//! that operand than its own *k*: whoever writes element *k* has then read all that anyone will read there. That is
-//! so for elementwise operations, for the operations that update an array by definition (dynamic-update-slice,
-//! scatter, all-reduce, ...), and for fusions in which every path from the parameter to any result is made of
-//! such steps. A fusion makes all results of one size in one loop, element by element, so a parameter may reach
-//! several results, each at the same *k*.
+//! A kernel writes its results while it still reads its operands, in an unspecified order. Overwriting an operand is
+//! safe if result element *k* (counted in memory order) depends on no other element of that operand than its own *k*:
+//! the writer of element *k* has then done all reads of it. This holds for elementwise operations, for operations that
+//! update an array by definition (dynamic-update-slice, scatter, all-reduce, ...), and for fusions in which every path
+//! from the parameter to any result consists of such steps. A fusion computes all results of one size in one loop,
+//! element by element, so a parameter may reach several results, each at the same *k*.
 //!
-//! A reduction beside such results is a second reader of the operand. Kernels that make both, as XLA's reduction
-//! emitters do, read each element once and both store what it becomes and fold it, so [`Reach::Folded`] does no harm to
-//! *other* results of that loop that take the operand's place. A result that needs the finished reduction needs a second pass, and bytes of its own.
+//! A reduction beside such results is a second reader of the operand. Kernels that compute both, as XLA's reduction
+//! emitters do, read each element once, and both store its result and fold it, so [`Reach::Folded`] is harmless for
+//! *other* results of that loop that overwrite the operand. A result that depends on the finished reduction needs a
+//! second pass, and separate bytes.
 //!
-//! The same holds for the update of a dynamic-update-slice into another parameter: its kernel runs over the update, reads
-//! element *k* when it is *k*'s turn, and stores it elsewhere.
+//! The same holds for the update of a dynamic-update-slice into another parameter: its kernel iterates over the update,
+//! reads element *k* in iteration *k*, and stores it elsewhere.
 //!
-//! One step more is common: `dynamic-update-slice(p, f(dynamic-slice(p, i)), i)` reads from `p` only what it replaces,
-//! at the place where it replaces it. Such a [`Reach::Window`] is safe when both slices have the same start and size. A
-//! slice whose start is part of the operation cuts out a window too.
+//! One more step is common: `dynamic-update-slice(p, f(dynamic-slice(p, i)), i)` reads from `p` only the elements that
+//! it replaces, at the same position. Such a [`Reach::Window`] is safe if both slices have equal start and size. A
+//! slice with a constant start is a window too.
 
 use memplan_ir::{
     ArrayShape, ComputationId, Instruction, InstructionId, Literal, Module, Op, OutputOperandAlias, Shape,
@@ -56,7 +56,7 @@ pub(crate) enum Reach {
 #[derive(Clone, Debug)]
 struct Leaf {
     index: ShapeIndex,
-    /// What makes it, and where in the result of that.
+    /// Its instruction, and the index into the instruction's result.
     id: InstructionId,
     at: ShapeIndex,
     reach: Reach,
@@ -88,7 +88,7 @@ pub(crate) fn may_overwrite(
     let (Some(read), Some(written)) = (read.as_array(), written.as_array()) else { return false };
     let updates_first = operand == 0 && output.is_root();
     let is_fusion = matches!(instruction.op, Op::Fusion(_));
-    // Where extents are dynamic, an elementwise operation is run as others, which move elements or mask them.
+    // With dynamic extents, an elementwise operation runs as several, which move elements or mask them.
     let in_one_loop = !written.is_dynamic();
     same_storage(read, written)
         && (is_fusion || same_order(read, written))
@@ -216,7 +216,7 @@ fn same_rare(a: &ArrayShape, b: &ArrayShape) -> bool {
     rare(a) == rare(b) && a.is_dynamic() == b.is_dynamic()
 }
 
-/// Same extents and the same order of elements in memory, whatever they are made of.
+/// Equal extents and equal order of elements in memory, for any element types.
 fn same_order(a: &ArrayShape, b: &ArrayShape) -> bool {
     a.dimensions == b.dimensions && order(a) == order(b) && same_tiles(a, b)
 }
@@ -230,7 +230,7 @@ fn is_tiled(array: &ArrayShape) -> bool {
     !tiles(array).is_empty()
 }
 
-/// Whether two names of one array agree on where its elements lie.
+/// Whether two names of one array agree on the positions of its elements.
 fn lie_alike(a: Option<&Shape>, b: Option<&Shape>) -> bool {
     match (a, b) {
         (Some(Shape::Tuple(a)), Some(Shape::Tuple(b))) => {
@@ -254,7 +254,7 @@ fn fusion_may_overwrite(
     output: &ShapeIndex,
 ) -> bool {
     let Some(&body) = fusion.called.first() else { return false };
-    // The body is looked at as it is laid out; its arrays must lie so where they come from and go to.
+    // The body's own layouts are used, so its arrays must have the same layouts outside.
     let part = |id: InstructionId, index: &ShapeIndex| module.shape(id).subshape(index);
     let parameter = module.computations[body].parameters.get(operand);
     if !lie_alike(part(fusion.operands[operand], index), parameter.and_then(|&p| part(p, index))) {
@@ -269,7 +269,7 @@ fn fusion_may_overwrite(
     let made_by =
         |leaf: &Leaf| output.strip_prefix(&leaf.index).and_then(|rest| part(leaf.id, &leaf.at.join(&rest)));
     let replaces = leaves.iter().any(|leaf| made_by(leaf).is_some() && leaf.reach == Reach::Same);
-    // The loop that folds elements is the one that stores what they become.
+    // The loop that folds elements must be the one that stores their results.
     let stores = leaves.iter().any(|leaf| leaf.reach == Reach::Same);
     let lies_as_made = leaves.iter().filter_map(made_by).all(|made| lie_alike(written, Some(made)));
     lies_as_made
@@ -388,7 +388,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The result of what moves no bytes: tuples, elements of tuples, and names for the operand.
+    /// The result of an operation that moves no bytes: tuples, elements of tuples, and names for the operand.
     fn handed_on(&self, id: InstructionId, operands: &[Reach]) -> Reach {
         let steps = &self.index.0;
         match (&self.module.instructions[id].op, operands[0]) {
@@ -405,7 +405,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Bytes stay where they are, whatever they are called; but narrower elements are not tiled as wide ones are.
+    /// Bytes stay in place under any name; but narrower elements have other tiles than wide ones.
     fn renamed(&self, id: InstructionId, operand: Reach) -> Reach {
         let array = |id: InstructionId| self.module.shape(id).as_array();
         let (Some(a), Some(b)) = (array(self.module.instructions[id].operands[0]), array(id)) else {

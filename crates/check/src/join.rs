@@ -1,4 +1,4 @@
-//! Arrays that lie side by side and are seen as one from then on: libtpu's `ConcatBitcast`, which moves nothing.
+//! Adjacent arrays that become one array: libtpu's `ConcatBitcast`, which moves nothing.
 
 use memplan_ir::{ArrayShape, InstructionId};
 use memplan_memory::Bytes;

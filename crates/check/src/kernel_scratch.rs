@@ -1,7 +1,7 @@
-//! Every kernel has the scratch that it reserves on this machine.
+//! Checks that every kernel has the scratch that it reserves on this machine.
 //!
-//! Which instructions are kernels is said here once more, by what is none, so that no kernel is forgotten in the plan and
-//! in its proof alike. That nothing else is in the scratch of a kernel while it runs is seen when it runs.
+//! This file has its own list of instructions that are not kernels, so that the plan and its proof cannot forget the
+//! same kernel. The walk checks that nothing else is in a kernel's scratch while it runs.
 
 use memplan_ir::{ComputationId, InstructionId, Op, Opcode, SecondaryMap};
 use memplan_memory::{Bytes, MemorySpace};
@@ -16,7 +16,7 @@ pub(crate) fn check_kernel_scratch(facts: &Facts<'_>, report: &mut Report) {
         return;
     }
     let is_run = run_in_order(facts);
-    // What is in the table but in no computation does not run.
+    // Instructions that are in no computation do not run.
     let computations = facts.module.computations.iter().filter(|&(id, _)| is_run[id]);
     for &id in computations.flat_map(|(_, computation)| &computation.instructions) {
         let instruction = &facts.module.instructions[id];

@@ -1,4 +1,4 @@
-//! Proves a memory plan right, or says what is wrong with it.
+//! Proves a memory plan, or lists its violations.
 //!
 //! ```
 //! use memplan_check::check;
@@ -28,45 +28,45 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`check()`] sees a module, its schedule, the target and the plan, and nothing of the analyses that made the plan, so
-//! that no mistake can be made twice. It walks the program and follows which value every byte holds. The plan is right
-//! when
+//! [`check()`] sees a module, its schedule, the target and the plan, and none of the analyses that made the plan, so
+//! that it cannot repeat their mistakes. It walks the program and tracks the value in every byte. The plan is right if
 //!
-//! * the schedule has every instruction once, after what it depends on, and every position that needs bytes has a slice
-//!   that is large enough, aligned, in bounds, and in the memory that its layout names;
-//! * every read finds its value whole: all bytes of the slice hold the value that the program means there, and its
-//!   elements lie in them as the reader expects;
-//! * no instruction overwrites an operand while it reads it, except element by element in place, and there not where
-//!   extents are dynamic;
-//! * what an operation in flight reads is not written, and what it writes is not touched, until it is done; a
-//!   computation that runs asynchronously reads all that it is given;
+//! * the schedule has every instruction once, after its operands and control predecessors, and every position that
+//!   needs bytes has a slice that is large enough, aligned, in bounds, and in the memory space of its layout;
+//! * every read sees its value whole: all bytes of the slice hold the value that the program defines, with the elements
+//!   in the layout that the reader expects;
+//! * no instruction overwrites an operand while reading it, except element by element in place, and not with dynamic
+//!   extents;
+//! * nothing writes the operands of an operation in flight, or touches its results, until it is done; a computation
+//!   that runs asynchronously reads all of its operands;
 //! * every kernel has the scratch that the target says it reserves ([`MemorySpace::scratch_of_kernel`]), and
 //!   nothing that is still needed is in it;
 //! * constants, and arguments that the caller keeps, are never written;
-//! * what the program leaves for its next call (`cross_program_prefetch_index`) is there from before its copy starts to
-//!   the end;
-//! * results end where the caller looks for them, aliased ones in their parameter;
-//! * totals, figures of memory spaces and padding are those of allocations and shapes, and as many bytes are said to be
-//!   live at once as a replay of the schedule finds.
+//! * the result of a copy that the next call reuses (`cross_program_prefetch_index`) stays from before the copy starts
+//!   to the end;
+//! * results end where the caller expects them, aliased ones in their parameter;
+//! * totals, figures of memory spaces and padding equal those of allocations and shapes, and the claimed peaks equal
+//!   those of a replay of the schedule.
 //!
-//! The method is that of register allocation checkers (regalloc2's `checker.rs` is the one to read), with byte ranges
-//! for registers. What makes it linear is that slices belong to positions, not to calls: each computation is walked
-//! once, and callers use the set of bytes that it writes. No nesting of calls can multiply the work. The time is
-//! O(n log n) in positions, plus the number of separate written ranges of a callee for each of its calls; beyond a
-//! budget for those the answer is [`Violation::TooComplex`], which real plans, whose arenas are dense, stay far from.
+//! The method is that of register allocation checkers (see regalloc2's `checker.rs`), with byte ranges for registers.
+//! It is linear because slices belong to positions, not to calls: each computation is walked once, and callers use the
+//! set of bytes that it writes. So nested calls cannot multiply the work. The time is O(n log n) in positions, plus the
+//! number of separate written ranges of a callee for each of its calls. A budget limits the latter; above it, the
+//! answer is [`Violation::TooComplex`]. Real plans have dense arenas and are far below.
 //!
-//! That an arena can be no smaller (`proved_minimal`) is proved where as much is live at once. A search can know more,
-//! and is not repeated: what only it knows is named in [`Proof::on_trust`]. Both speak of what the plan leaves to the
-//! arena. That no plan takes less, whatever it leaves there (`total_lower_bound`), is the planner's own proof: here it is
-//! only refused where the plan itself takes less.
+//! An arena is proved minimal (`proved_minimal`) if its peak of live bytes equals its size. A search can prove more,
+//! and is not repeated: such claims are listed in [`Proof::on_trust`]. Both are about the values in the arena. The
+//! claim that no plan takes less, with any values in the arena (`total_lower_bound`), is the planner's own proof: it is
+//! rejected only if the plan itself takes less.
 //!
-//! Not checked: whether a program fits the capacities of memory spaces, peaks where a computation is called from several
-//! places, and the span of an asynchronous operation that is started in one computation and done in another (as in
-//! pipelined loops): there each computation is checked as if the operation were not in flight.
+//! Not checked: whether a program fits the capacities of memory spaces, peaks if a computation has several callers, and
+//! the span of an asynchronous operation that starts in one computation and ends in another (as in pipelined loops):
+//! there each computation is checked as if the operation were not in flight.
 //!
 //! [`MemorySpace::scratch_of_kernel`]: memplan_memory::MemorySpace::scratch_of_kernel
 //!
-//! [`check_placement`] and [`check_order`] do the same, more simply, for places and orders of a program of any IR.
+//! [`check_placement`] and [`check_order`] do the same, in a simpler way, for placements and schedules of programs of
+//! any IR.
 
 mod bytes;
 mod calls;
@@ -94,7 +94,7 @@ use walk::Proving;
 /// Pieces of memory written by callees that may be looked at in all, beyond a share for every instruction.
 const LEAST_FUEL: usize = 1 << 24;
 
-/// What was done to prove a plan right.
+/// The work done to prove a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Proof {
     /// Computations that were walked.
@@ -161,7 +161,7 @@ pub fn check(
         proving.summaries.insert(computation, summary);
     }
     let Proving { reads, writes, names, .. } = proving;
-    // What is live when is a question about right plans alone.
+    // Live bytes are defined only for right plans.
     let peaks = if report.is_empty() { live::replay(&facts, &names, &computations) } else { None };
     if let Some(peaks) = &peaks {
         figures::check_peaks(&facts, peaks, &mut report);

@@ -1,9 +1,9 @@
-//! How many bytes are live at every instant: the schedule replayed, with what the walk found out about values.
+//! The live bytes at every instant: a replay of the schedule, with the values found by the walk.
 //!
 //! The schedule is flattened: the instructions of a called computation precede their caller, a loop's condition
-//! before its body, branches one after the other. A place (an allocation and an offset) is live from an instant that
-//! writes there to the last one that needs what was written. Since nothing that is passed on moves, it makes no
-//! difference under which names a value is read.
+//! precedes its body, branches follow each other. A place (an allocation and an offset) is live from a write to the
+//! last use of the written value. Since passing a value on moves nothing, the names under which it is read do not
+//! matter.
 //!
 //! ```text
 //!   place +0    written at 2, read at 5, written at 8, read at 9     live in [2, 6) and [8, 10)
@@ -23,12 +23,12 @@ use crate::structure::runs_callees;
 pub(crate) struct Peaks {
     /// Of everything but the scratch of kernels.
     pub(crate) live: Peak,
-    /// Of what is in the arena of each space, scratch included.
+    /// The peak in the arena of each space, scratch included.
     pub(crate) temp: BTreeMap<MemorySpaceId, Peak>,
 }
 
-/// Most bytes live at one instant. Where one value takes the place of another of more bytes, or is passed on with more
-/// padding, the larger may count for as long as either is needed, or each for its own time.
+/// The peak of live bytes at one instant. If one value is written over a larger one, or passed on with more padding,
+/// the larger may count as long as either is needed, or each for its own time.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Peak {
     pub(crate) least: Bytes,
@@ -85,7 +85,7 @@ fn peaks(facts: &Facts<'_>, line: &Line, spans: &[Span]) -> Peaks {
 struct Line {
     order: Vec<InstructionId>,
     times: SecondaryMap<InstructionId, u32>,
-    /// The first instant of what an instruction calls, or its own.
+    /// The first instant of the computations that an instruction calls, or its own.
     begins: SecondaryMap<InstructionId, u32>,
     /// The first instant of each computation, and one past its last.
     ranges: SecondaryMap<ComputationId, (u32, u32)>,
@@ -150,13 +150,13 @@ fn callees(module: &Module, id: InstructionId) -> impl Iterator<Item = Computati
 /// In which order things happen at one instant.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum When {
-    /// What is there is read.
+    /// The value is read.
     Read,
-    /// What is there is passed on under another name, perhaps with more padding.
+    /// The value is passed on under another name, perhaps with more padding.
     Pass,
     /// Something new is written.
     Write,
-    /// What is there, new or not, is still needed.
+    /// The value, new or not, is still needed.
     After,
 }
 
@@ -172,17 +172,17 @@ struct Touch {
 struct Touches<'f, 'a> {
     facts: &'f Facts<'a>,
     all: Vec<Touch>,
-    /// Places that stay in use without a break, whatever is written there meanwhile.
+    /// Places that stay in use without a break, for any writes in between.
     held: Vec<Span>,
 }
 
 impl Touches<'_, '_> {
-    /// What an instruction writes and passes on, what it reads, and until when what it uses stays in use.
+    /// The writes, passed-on values and reads of an instruction, and until when its operands stay in use.
     fn instruction(&mut self, line: &Line, names: &[Holder], id: InstructionId) {
         let facts = self.facts;
         let instruction = &facts.module.instructions[id];
         let (time, begin) = (line.times[id], line.begins[id]);
-        // What a call returns was written by what it calls; where several values may be returned, it counts as new.
+        // The callee wrote the results of a call; if several values may be returned, the result counts as new.
         let is_new = !matches!(instruction.op, Op::Call { .. } | Op::Parameter { .. });
         for position in facts.positions.of(id) {
             let is_written = is_new && names[position.index()] == Holder::Value(position);
@@ -199,7 +199,7 @@ impl Touches<'_, '_> {
             | Op::Domain(_)
             | Op::AddDependency
             | Op::AfterAll => None,
-            // What goes in is handed over when the first computation begins.
+            // Operands are passed on when the first computation begins.
             Op::While | Op::Call { .. } | Op::Conditional => Some(begin),
             // The bytes stay, and belong to the result from now on.
             _ if is_joined_in_place(facts, id) => time.checked_sub(1),
@@ -214,7 +214,7 @@ impl Touches<'_, '_> {
                 let end = line.last(instruction.called[1]);
                 self.all_parts(id, end, When::After);
             }
-            // What the operation's own computation uses is in use until it is done.
+            // Values that the operation's computation uses are in use until it is done.
             Op::AsyncDone(_) => {
                 let mut start = instruction.operands[0];
                 while let Op::AsyncUpdate(_) = facts.module.instructions[start].op {
@@ -228,7 +228,7 @@ impl Touches<'_, '_> {
         }
     }
 
-    /// What is there before the program begins, and after it ends.
+    /// The values before the program begins, and after it ends.
     fn entry(&mut self, line: &Line) {
         let facts = self.facts;
         let last = line.last(facts.module.entry);
@@ -272,7 +272,7 @@ impl Touches<'_, '_> {
         }
     }
 
-    /// Where a position's bytes are, unless they are data that is there all the time.
+    /// The slice of a position, unless it is constant data.
     fn writable(&self, position: PositionId) -> Option<Slice> {
         self.facts.slice(position).filter(|slice| !self.facts.holds_constants(slice.allocation))
     }
@@ -281,7 +281,7 @@ impl Touches<'_, '_> {
     fn into_spans(mut self) -> Vec<Span> {
         self.all.sort_unstable();
         let mut spans: Vec<Span> = Vec::new();
-        // What is passed on counts with its size from the beginning, if anything needs it later.
+        // A value that is passed on counts with its full size from the beginning, if anything needs it later.
         let mut passed = Bytes::ZERO;
         for Touch { place, time, when, size } in self.all {
             match spans.last_mut().filter(|last| last.place == place && when != When::Write) {
@@ -302,7 +302,7 @@ impl Touches<'_, '_> {
     }
 }
 
-/// A place from an instant that writes there to the last one that needs what was written.
+/// A place from a write to the last use of the written value.
 #[derive(Clone, Copy)]
 struct Span {
     place: (AllocationId, Bytes),
@@ -310,7 +310,7 @@ struct Span {
     end: u32,
     /// The most bytes that anything there has meanwhile.
     size: Bytes,
-    /// What was written.
+    /// The written bytes.
     least: Bytes,
 }
 
@@ -333,7 +333,7 @@ impl Load {
         }
     }
 
-    /// Adds a span, and counts what it shares with the one that lasts longest of those before at its place once.
+    /// Adds a span; bytes that it shares with the longest earlier span at its place count once.
     fn add_span(&mut self, span: &Span, before: Option<&Span>) {
         self.add_each(span.start, span.end, [span.least.0.into(), span.size.0.into()]);
         if let Some(before) = before.filter(|before| before.end > span.start) {

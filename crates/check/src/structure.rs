@@ -1,5 +1,5 @@
-//! What must hold before any byte is looked at: a complete schedule in dependency order, and slices that exist, fit,
-//! are aligned, and are in the right memory.
+//! Preconditions of the walk: a complete schedule in dependency order, and slices that exist, fit, are aligned, and are
+//! in the right memory space.
 
 use memplan_ir::{
     ComputationId, EntityRef, InstructionId, Op, Position, PositionId, SecondaryMap, ShapeIndex,
@@ -10,8 +10,8 @@ use rustc_hash::FxHashMap;
 use crate::Violation;
 use crate::facts::{Facts, Report};
 
-/// The computations whose instructions need a schedule and memory, callees before callers: those that control flow
-/// and asynchronous calls reach from the entry. `None`, and a violation, when one reaches itself.
+/// The computations whose instructions need a schedule and memory, callees before callers: those reached from the entry
+/// by control flow and asynchronous calls. `None`, and a violation, if one reaches itself.
 pub(crate) fn planned_computations(facts: &Facts<'_>, report: &mut Report) -> Option<Vec<ComputationId>> {
     #[derive(Clone, Copy, Default, PartialEq)]
     enum State {
@@ -60,8 +60,8 @@ pub(crate) fn runs_callees(op: &Op) -> bool {
     )
 }
 
-/// Every instruction of every planned computation once, after what it depends on. Others, those of kernels, need no
-/// order; where the schedule has one for them, it is as right.
+/// Checks that the schedule has every instruction of every planned computation once, after its dependencies. Other
+/// computations, those of kernels, need no schedule; if there is one, it must be right as well.
 pub(crate) fn check_schedule(
     facts: &Facts<'_>,
     planned: &SecondaryMap<ComputationId, bool>,
@@ -145,7 +145,7 @@ pub(crate) fn check_slices(facts: &Facts<'_>, planned: &[ComputationId], report:
         if !slice.offset.is_aligned(alignment) {
             report.add(Violation::Misaligned { at: facts.place(position), slice, alignment });
         }
-        // A layout without a memory of its own leaves the choice to the plan, among those that kernels reach by themselves.
+        // A layout without a memory space leaves the choice to the plan, among spaces that kernels reach directly.
         let is_unnamed = part.space == MemorySpaceId::MAIN && facts.target.reaches_directly(allocation.space);
         if part.space != allocation.space && !is_unnamed {
             let (layout, found) = (part.space, allocation.space);

@@ -1,4 +1,4 @@
-//! What can be wrong with a plan, each with the culprit's name.
+//! The violations of a plan, each with the culprit's name.
 
 use std::fmt;
 use std::ops::Deref;
@@ -19,7 +19,7 @@ pub struct Place {
     pub index: ShapeIndex,
 }
 
-/// What bytes were found to hold.
+/// The contents found in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Contents {
     /// Nothing that this computation has put there.
@@ -28,7 +28,7 @@ pub enum Contents {
     Value(Place),
     /// A tuple's table with other entries.
     Table,
-    /// What an instruction's kernel left in its scratch memory.
+    /// Data that an instruction's kernel left in its scratch memory.
     Scratch(Place),
     /// Whatever a called computation left there.
     LeftBy(Box<str>),
@@ -57,8 +57,8 @@ pub enum Violation {
     /// The schedule has an instruction of another computation.
     #[error("the schedule of `{computation}` has {instruction}, which is not part of it")]
     ScheduledElsewhere { computation: Box<str>, instruction: Place },
-    /// An instruction runs before what it depends on.
-    #[error("{instruction} is scheduled before {dependency}, which it depends on")]
+    /// An instruction runs before one of its dependencies.
+    #[error("{instruction} is scheduled before its dependency {dependency}")]
     OutOfOrder { instruction: Place, dependency: Place },
 
     /// The plan places what does not exist.
@@ -68,28 +68,28 @@ pub enum Violation {
     #[error("{at} needs {size:#} bytes but has no slice")]
     Unplaced { at: Place, size: Bytes },
     /// A slice of an allocation that does not exist.
-    #[error("{at} lies in {allocation}, which does not exist")]
+    #[error("{at} is in {allocation}, which does not exist")]
     NoSuchAllocation { at: Place, allocation: AllocationId },
     /// A slice is smaller than its value.
     #[error("{at} needs {needed:#} bytes; {} has {:#}", span(.slice), .slice.size)]
     TooSmall { at: Place, slice: Slice, needed: Bytes },
-    /// A slice is said to be larger than its value.
+    /// A slice claims to be larger than its value.
     #[error("{at} needs {needed:#} bytes, but the plan says that it has {:#}", .slice.size)]
     TooLarge { at: Place, slice: Slice, needed: Bytes },
     /// A value inside a kernel is placed.
     #[error("{at} is computed inside a kernel, where nothing has memory of its own, but the plan places it")]
     InsideKernel { at: Place },
     /// A slice reaches beyond its allocation.
-    #[error("{at} lies at {}, beyond the end of the allocation ({size:#} bytes)", span(.slice))]
+    #[error("{at} is at {}, beyond the end of the allocation ({size:#} bytes)", span(.slice))]
     OutOfBounds { at: Place, slice: Slice, size: Bytes },
     /// An offset is not a multiple of the alignment.
-    #[error("{at} lies at {}, which is not a multiple of {alignment}", span(.slice))]
+    #[error("{at} is at {}, which is not a multiple of {alignment}", span(.slice))]
     Misaligned { at: Place, slice: Slice, alignment: Alignment },
     /// An allocation promises less alignment than its values need.
     #[error("{allocation} is aligned to {found}; its values need {needed}")]
     UnderAligned { allocation: AllocationId, found: Alignment, needed: Alignment },
     /// An allocation promises more alignment than the machine gives.
-    #[error("{allocation} is said to be aligned to {found}; what the target gives is {given}")]
+    #[error("{allocation} claims an alignment of {found}; the target gives {given}")]
     OverAligned { allocation: AllocationId, found: Alignment, given: Alignment },
     /// A slice is in another memory than the layout says.
     #[error("{at} belongs in {layout} but {} is in {found}", span(.slice))]
@@ -131,13 +131,13 @@ pub enum Violation {
     #[error("{at} is written to {}, which is {what}", span(.slice))]
     ReadOnly { at: Place, slice: Slice, what: &'static str },
     /// A value that nothing moves is planned in two places.
-    #[error("{at} is the same value as {source_place}, which lies at {}, but is planned at {}", place_of(.source_slice), place_of(.slice))]
+    #[error("{at} is the same value as {source_place}, which is at {}, but is planned at {}", place_of(.source_slice), place_of(.slice))]
     Moved { at: Place, slice: Option<Slice>, source_place: Place, source_slice: Option<Slice> },
-    /// A value that nothing moves is read as if its elements lay elsewhere in its bytes.
+    /// A value that nothing moves is read with its elements at other positions.
     #[error("{at} is the same value as {source_place}, but in another layout, and nothing moves it")]
     Relaid { at: Place, source_place: Place },
     /// Declared in-place operands must share memory with their result.
-    #[error("{at} is declared to update operand {operand} in place, but lies at {}, not {}", place_of(.slice), place_of(.operand_slice))]
+    #[error("{at} is declared to update operand {operand} in place, but is at {}, not {}", place_of(.slice), place_of(.operand_slice))]
     AliasBroken { at: Place, slice: Option<Slice>, operand: Place, operand_slice: Option<Slice> },
 
     /// Something reads the destination of an operation in flight.
@@ -149,18 +149,18 @@ pub enum Violation {
     /// An asynchronous operation never ends.
     #[error("{start} is never done")]
     NeverDone { start: Place },
-    /// What the call before may have left is overwritten before it is used.
-    #[error("{start} may find its value at {} from the call before, but something is written there first", span(.slice))]
+    /// The value that the previous call may have left is overwritten before its use.
+    #[error("the previous call may have left the value of {start} at {}, but something is written there first", span(.slice))]
     ResidentLate { start: Place, slice: Slice },
-    /// What the next call may look for is gone at the end.
-    #[error("at the end what {start} brought should still be at {}, but {} {found}", span(.slice), span(.bytes))]
+    /// The value that the next call may use is lost at the end.
+    #[error("at the end the value that {start} fetched should still be at {}, but {} {found}", span(.slice), span(.bytes))]
     ResidentLost { start: Place, slice: Slice, bytes: Slice, found: Contents },
 
     /// A result is not in memory that outlives the program.
-    #[error("result {value} lies at {}, which {reason}", span(.slice))]
+    #[error("result {value} is at {}, which {reason}", span(.slice))]
     ResultNotLiveOut { value: Place, slice: Slice, reason: &'static str },
     /// An output is not in the parameter it is aliased with.
-    #[error("output {output_index} is aliased with parameter {parameter}{parameter_index} but lies at {}", place_of(.slice))]
+    #[error("output {output_index} is aliased with parameter {parameter}{parameter_index} but is at {}", place_of(.slice))]
     OutputElsewhere {
         output_index: ShapeIndex,
         parameter: u32,
@@ -174,21 +174,21 @@ pub enum Violation {
     #[error("the plan says {name} is {claimed:#}; it is {found:#}")]
     WrongTotal { name: Box<str>, claimed: Bytes, found: Bytes },
 
-    /// More bytes are said to be live at once than there are: a smaller arena might do.
-    #[error("the plan says that at least {claimed:#} bytes of {space} are needed at once; it is {found:#}")]
+    /// The plan claims more live bytes than there are: a smaller arena might suffice.
+    #[error("the plan claims a peak of at least {claimed:#} live bytes in {space}; it is {found:#}")]
     BoundTooHigh { space: MemorySpaceId, claimed: Bytes, found: Bytes },
-    /// Fewer bytes are said to be live at once than there are: the arena would look further from its bound than it is.
-    #[error("the plan says that only {claimed:#} bytes of {space} are needed at once; it is {found:#}")]
+    /// The plan claims fewer live bytes than there are: the arena would look further above its bound than it is.
+    #[error("the plan claims a peak of only {claimed:#} live bytes in {space}; it is {found:#}")]
     BoundTooLow { space: MemorySpaceId, claimed: Bytes, found: Bytes },
-    /// An arena that is said to be minimal has an end that nothing uses.
+    /// An arena that is claimed to be minimal has an unused end.
     #[error(
-        "the plan says that no arena of {space} is smaller than {claimed:#}; only {used:#} of it are used"
+        "the plan claims that {claimed:#} bytes is the smallest arena of {space}, but uses only {used:#} of them"
     )]
     NotMinimal { space: MemorySpaceId, claimed: Bytes, used: Bytes },
-    /// More bytes are said to be live at the peak than there are.
+    /// The plan claims more live bytes at the peak than there are.
     #[error("the plan says that {claimed:#} bytes are live at its peak; it is {found:#}")]
     PeakTooHigh { claimed: Bytes, found: Bytes },
-    /// Fewer bytes are said to be live at the peak than there are.
+    /// The plan claims fewer live bytes at the peak than there are.
     #[error("the plan says that only {claimed:#} bytes are live at its peak; it is {found:#}")]
     PeakTooLow { claimed: Bytes, found: Bytes },
     /// A memory space that is used has no figures, or has them twice.

@@ -1,12 +1,11 @@
-//! One computation, instruction by instruction.
+//! Walks one computation, instruction by instruction.
 //!
-//! The walk begins with nothing known but that parameters are whole in their slices (and constants in theirs), and
-//! follows which value every byte holds. Two tables say it: [`Contents`] for bytes, `names` for positions: which
-//! value the program means there. A read is right when the bytes at the position's slice hold the value that the
-//! position names.
+//! At first, only the parameters are known to be whole in their slices (and the constants in theirs). The walk tracks
+//! the value in every byte in two tables: [`Contents`] for bytes, `names` for positions: the value that the program
+//! defines there. A read is right if the bytes of the position's slice hold the position's value.
 //!
-//! Since the slice of a position does not depend on who calls its computation, neither does the walk: each
-//! computation is walked once, callees first, and leaves a [`Summary`] that stands for it wherever it is called.
+//! The slice of a position does not depend on the caller of its computation, so the walk does not either: each
+//! computation is walked once, callees first, and its [`Summary`] is used by all callers.
 
 mod flight;
 mod kernel;
@@ -25,19 +24,19 @@ use crate::facts::{Facts, Report};
 use crate::in_place::Memo;
 use crate::join::is_joined_in_place;
 
-/// What a caller must know of a computation that was walked.
+/// Facts about a walked computation that its callers need.
 #[derive(Default)]
 pub(crate) struct Summary {
     /// All bytes that it writes, at any depth.
     pub(crate) written: Written,
 }
 
-/// What outlives the walk of one computation.
+/// State that outlives the walk of one computation.
 pub(crate) struct Proving<'a> {
     pub(crate) facts: &'a Facts<'a>,
     pub(crate) report: &'a mut Report,
     pub(crate) memo: Memo,
-    /// The value that each position stands for.
+    /// The value of each position.
     pub(crate) names: Vec<Holder>,
     /// Whether anything reads the value defined at a position. Callers ask it of parameters.
     pub(crate) is_read: Vec<bool>,
@@ -58,7 +57,7 @@ pub(crate) struct Walk<'p, 'a> {
     pub(crate) contents: Contents,
     pub(crate) written: Written,
     pub(crate) in_flight: InFlight,
-    /// Operations in flight by the name of the tuple that stands for them.
+    /// Operations in flight by the name of their tuple.
     pub(crate) flights: FxHashMap<PositionId, Flight>,
 }
 
@@ -131,7 +130,7 @@ impl<'a> Walk<'_, 'a> {
         let facts = self.facts();
         let root = facts.module.computations[computation].root;
         let is_entry = computation == facts.module.entry;
-        // What is in flight in the result is the caller's to end.
+        // Operations in flight in the result are the caller's to end.
         for position in facts.positions.of(root) {
             if !is_entry
                 && let Holder::Value(name) = self.name(position)
@@ -188,7 +187,7 @@ impl<'a> Walk<'_, 'a> {
                 }
                 self.write_table(id, whole);
             }
-            // A tuple is copied by its table; what it points to stays where it is.
+            // A tuple is copied by its table; its elements stay in place.
             Op::Copy if facts.part(whole).is_tuple => {
                 self.read_table(id, operand(0));
                 self.pass_from(id, whole, operand(0), Passing::OwnTables);

@@ -1,4 +1,4 @@
-//! Whether what a program says of its values agrees with what it says of its instants.
+//! Whether a program's data about values agrees with its data about instants.
 
 use cranelift_entity::EntityRef;
 use memplan_program::{LiveRange, Origin, Program, Scratch, Value, ValueId};
@@ -47,7 +47,7 @@ impl<P: Program> Checker<'_, P> {
         }
     }
 
-    /// What the caller gives is there from the start, and what it gets or keeps to the end.
+    /// Arguments are live from the start; results, and arguments that the caller keeps, to the end.
     fn check_ends(&self, id: ValueId, value: &Value) -> Result<(), Misplacement> {
         let is_argument = matches!(value.origin, Origin::Argument { .. });
         let ends_early = value.live.end < self.program.end();

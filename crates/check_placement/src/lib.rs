@@ -1,8 +1,8 @@
-//! Proves places right for a program of any IR.
+//! Proves placements of a program of any IR.
 //!
-//! Shares nothing with the planner: it reads the answers of a [`Program`], which are data, and follows the bytes of the
-//! placement from instant to instant. What the program says of a value is held against what it says of instants; the
-//! rest is taken for granted. `memplan-check`, which knows HLO, trusts no analysis either.
+//! Shares nothing with the planner: it reads the data of a [`Program`], and tracks the bytes of the placement from
+//! instant to instant. It checks that the program's data about values and about instants agree, and takes the rest as
+//! given. `memplan-check`, which knows HLO, takes no analysis as given.
 
 #![no_std]
 
@@ -27,17 +27,17 @@ pub use overlap::Peaks;
 #[non_exhaustive]
 #[allow(missing_docs, reason = "each message says what its fields are")]
 pub enum Misplacement {
-    /// An instant reads a value at a time at which the value is said not to be live.
-    #[error("instant {time} reads {value}, which is said to be live in {} only", Instants(.live))]
+    /// An instant reads a value outside its live range.
+    #[error("instant {time} reads {value}, which is live only in {}", Instants(.live))]
     ReadWhileDead { value: ValueId, time: Time, live: LiveRange },
-    /// An instant writes a value at a time at which the value is said not to be live.
-    #[error("instant {time} writes {value}, which is said to be live in {} only", Instants(.live))]
+    /// An instant writes a value outside its live range.
+    #[error("instant {time} writes {value}, which is live only in {}", Instants(.live))]
     WrittenWhileDead { value: ValueId, time: Time, live: LiveRange },
     /// A live range is empty, or goes on after the last instant.
-    #[error("{at} is said to be live in {}, which is no part of the {end} instants", Instants(.live))]
+    #[error("the live range of {at}, {}, is not within the {end} instants", Instants(.live))]
     NoRange { at: Tenant, live: LiveRange, end: Time },
     /// An argument is not there from the start, or a result or an argument that the caller keeps not to the end.
-    #[error("{value} is said to be live in {} only, but {why}", Instants(.live))]
+    #[error("{value} is live only in {}, but {why}", Instants(.live))]
     TooShort { value: ValueId, live: LiveRange, why: &'static str },
     /// An instant reads or writes a value that does not exist, or a group has the name of one.
     #[error("{value} is named as {named_as}, and there are {n_values} values")]
@@ -48,10 +48,10 @@ pub enum Misplacement {
     /// A slice is not within its allocation.
     #[error("{at} is not within {}", .slice.allocation)]
     OutOfBounds { at: Tenant, slice: Slice },
-    /// A slice is smaller or larger than what it is for.
+    /// A slice is smaller or larger than its contents.
     #[error("{at} needs {needed:#} bytes, and has {found:#}")]
     WrongSize { at: Tenant, needed: Bytes, found: Bytes },
-    /// An address is not a multiple of what it has to be.
+    /// An address violates its alignment.
     #[error("{at} is at {:#} of {}, whose address is a multiple of {found}, but needs one of {needed}", .slice.offset, .slice.allocation)]
     Misaligned { at: Tenant, slice: Slice, found: Alignment, needed: Alignment },
     /// A slice is in another memory than it should be.
@@ -64,32 +64,32 @@ pub enum Misplacement {
     #[error("{first} and {second} share bytes at instant {time}")]
     Overlap { first: Tenant, second: Tenant, time: Time },
     /// The program would write where it must not.
-    #[error("{value} is written in {allocation}, which only holds what may not be written")]
+    #[error("{value} is written to {allocation}, which is read-only")]
     ReadOnly { value: ValueId, allocation: AllocationId },
     /// A value is in an allocation for others.
     #[error("{value} should be in an allocation of its kind and is in {allocation}")]
     WrongAllocation { value: ValueId, allocation: AllocationId },
     /// An allocation for an argument that is none, or elsewhere.
-    #[error("{allocation} is for argument {value}, which is not there")]
+    #[error("{allocation} is for argument {value}, which is not in it")]
     StrayArgument { allocation: AllocationId, value: ValueId },
-    /// An allocation is said to hold a result and does not, or the other way round.
-    #[error("{allocation} is {}said to hold a result", if *.live_out { "" } else { "not " })]
+    /// An allocation claims to hold a result and does not, or vice versa.
+    #[error("{allocation} {}", if *.live_out { "is marked live out but holds no result" } else { "holds a result but is not marked live out" })]
     LiveOut { allocation: AllocationId, live_out: bool },
-    /// Instants have working memory that they did not ask for, or lack what they asked for.
-    #[error("instant {time} asks for {needed:#} bytes of scratch in {space} and has {found:#}")]
+    /// Instants have working memory that they did not request, or lack requested memory.
+    #[error("instant {time} needs {needed:#} bytes of scratch in {space} and has {found:#}")]
     WrongScratch { time: Time, space: MemorySpaceId, needed: Bytes, found: Bytes },
     /// A sum is not one.
-    #[error("{what} is said to be {claimed:#} bytes and is {found:#}")]
+    #[error("the placement claims {claimed:#} bytes for {what}; it is {found:#}")]
     WrongFigure { what: &'static str, claimed: Bytes, found: Bytes },
     /// An order has a node twice, or lacks it, or has one that does not exist.
     #[error("the order has {node} {times} times")]
     NotOnce { node: NodeId, times: u32 },
-    /// A node runs before what it depends on.
-    #[error("{node} runs before {dependency}, which it depends on")]
+    /// A node runs before one of its dependencies.
+    #[error("{node} runs before its dependency {dependency}")]
     OutOfOrder { node: NodeId, dependency: NodeId },
 }
 
-/// Who is in a slice.
+/// The owner of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tenant {
     /// A value.
@@ -116,7 +116,7 @@ impl core::fmt::Display for Instants<'_> {
     }
 }
 
-/// Proves that an order runs every node of a region once, after what it depends on. Linear.
+/// Proves that an order runs every node of a region once, after its dependencies. Linear.
 ///
 /// # Errors
 /// The first thing that is wrong.
@@ -143,10 +143,10 @@ pub fn check_order(region: &Region, order: &[NodeId]) -> Result<(), Misplacement
     }
 }
 
-/// Proves that a placement is right for a program on a target: everything has bytes of its size, alignment and memory;
-/// groups have one place; what is live together shares no byte, except where the program allows a result to be written
-/// over an operand; what may not be written is not; every instant has its scratch; sums and peaks are what is said. Takes
-/// time n log n in values, and in what instants read and write.
+/// Proves that a placement is right for a program on a target: everything has bytes of its size, alignment and memory
+/// space; groups have one place; values that are live together share no byte, except where the program allows a result
+/// to overwrite an operand; read-only values are not written; every instant has its scratch; sums and peaks equal the
+/// claims. Takes time n log n in values, and in the reads and writes of instants.
 ///
 /// What the program says is held against itself: every read and every write of a value of some bytes is within its
 /// [`live`](Value::live) range, the range is part of the run, arguments are there from the start, and results and what
@@ -171,8 +171,8 @@ pub fn check_placement(
     checker.check_figures(&peaks)
 }
 
-/// Proves places as [`check_placement`] does, whatever [`totals`](Placement::totals) and [`spaces`](Placement::spaces) claim:
-/// for places that come without sums. Returns how many bytes are in use at most.
+/// Proves places like [`check_placement`], ignoring [`totals`](Placement::totals) and [`spaces`](Placement::spaces):
+/// for placements without sums. Returns the most bytes in use at once.
 ///
 /// # Errors
 /// The first thing that is wrong.
@@ -250,7 +250,7 @@ impl<'a, P: Program> Checker<'a, P> {
         if allocation.space != space {
             return Err(Misplacement::WrongSpace { at, needed: space, found: allocation.space });
         }
-        // What the caller passes may be aligned less than what the program would ask for.
+        // The caller's arguments may have a smaller alignment than the program's own values.
         let needed = self.machine.alignment(space).min(allocation.alignment).max(alignment);
         if allocation.alignment < needed || !slice.offset.is_aligned(needed) {
             return Err(Misplacement::Misaligned { at, slice, found: allocation.alignment, needed });

@@ -1,4 +1,4 @@
-//! Follows the bytes from instant to instant: who is where, and with whom.
+//! Tracks the bytes from instant to instant: which values are where, and which share.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -26,7 +26,7 @@ struct Stay {
     live: LiveRange,
 }
 
-/// Where a slice begins. Slices that share bytes begin at the same byte, or the placement is wrong.
+/// The beginning of a slice. Slices that share bytes begin at the same byte, or the placement is wrong.
 type Place = (AllocationId, Bytes);
 
 /// Finds two that share bytes while both are needed, or else how much is needed at once.
@@ -55,8 +55,8 @@ pub(super) fn check<P: Program>(checker: &Checker<'_, P>) -> Result<Peaks, Mispl
     Ok(sweep.peaks)
 }
 
-/// Everybody by when they come. What may not be written is there all the time; that and results stay after the end, so
-/// that not even the last instant writes over them.
+/// All stays by their start. Read-only values stay for the whole run; they and results stay after the end, so that not
+/// even the last instant overwrites them.
 fn stays<P: Program>(checker: &Checker<'_, P>) -> Vec<Stay> {
     let after = checker.program.end().saturating_add(1);
     let values = checker.placed().map(|(id, value, slice)| {
@@ -82,7 +82,7 @@ fn stays<P: Program>(checker: &Checker<'_, P>) -> Vec<Stay> {
 
 struct Sweep<'a, 'c, P> {
     checker: &'a Checker<'c, P>,
-    /// Who is there now.
+    /// The present stays.
     here: BTreeMap<Place, Vec<Stay>>,
     /// Bytes of values now.
     all: Bytes,

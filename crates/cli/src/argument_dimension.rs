@@ -1,4 +1,4 @@
-//! How a dimension of a program's arguments is named.
+//! Names of dimensions of a program's arguments.
 
 use std::str::FromStr;
 
@@ -10,7 +10,7 @@ use crate::failure::Failure;
 /// A dimension of the arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ArgumentDimension {
-    /// The one that examples are counted by, as far as that can be found out: `batch`.
+    /// The dimension that counts examples, if it can be found: `batch`.
     Batch,
     /// `PARAMETER:DIMENSION`
     At { parameter: usize, dimension: usize },
@@ -31,7 +31,7 @@ impl FromStr for ArgumentDimension {
 }
 
 impl ArgumentDimension {
-    /// Parameter and dimension, where they are named.
+    /// Parameter and dimension, if the user named them.
     pub(crate) fn named(self) -> Option<(usize, usize)> {
         match self {
             ArgumentDimension::Batch => None,
@@ -44,7 +44,7 @@ impl ArgumentDimension {
         match self {
             ArgumentDimension::Batch => dimensions.batch(module).ok_or_else(|| {
                 Failure::Usage(
-                    "error: no dimension of the arguments looks like a batch; PARAMETER:DIMENSION names one"
+                    "error: no dimension of the arguments looks like a batch; name one as PARAMETER:DIMENSION"
                         .into(),
                 )
             }),

@@ -1,12 +1,12 @@
-//! The first lines about a program that no compiler has worked on: whose figures follow, and what a compiler will need.
+//! The note above reports of unscheduled programs: whose program was planned, and what a compiler will need for it.
 
 use memplan::advice::explain::Expected;
 use memplan::analysis::operation;
 use memplan::ir::Module;
 use memplan::memory::{Compiler, Target};
 
-/// Says that a program is planned as it was written, and what the usual compiler is expected to need instead. Nothing of
-/// programs that a compiler has scheduled: they are what runs.
+/// Notes that the plan is of the program as written, and what the usual compiler will need instead. Empty for scheduled
+/// programs, since they run as they are.
 pub(crate) fn as_written(module: &Module, target: &Target, expected: Option<&Expected>) -> String {
     if module.is_scheduled {
         return String::new();
@@ -19,21 +19,19 @@ pub(crate) fn as_written(module: &Module, target: &Target, expected: Option<&Exp
         (Some(Expected { compiler, estimate }), _) => {
             let command = command(compiler, target);
             format!(
-                "{} will need {} instead, as memplan estimates (`{command}`)",
+                "{} will need {} instead, by memplan's estimate (`{command}`)",
                 compiler.name, estimate.total
             )
         }
         (None, Some(compiler)) => {
-            format!("`{}` says what that compiler will need instead", command(&compiler, target))
+            format!("`{}` estimates what that compiler will need instead", command(&compiler, target))
         }
         (None, None) => format!("`memplan compile --target {}` makes the program to run", target.name),
     };
-    format!(
-        "This is the program {whose}, planned as it stands: no compiler has fused or ordered it.\n{instead}.\n"
-    )
+    format!("This is a plan of the program {whose}: no compiler has fused or scheduled it.\n{instead}.\n")
 }
 
-/// How the estimate is asked for.
+/// The command that makes the estimate.
 fn command(compiler: &Compiler, target: &Target) -> String {
     let usual = format!("memplan estimate --compiler {}", compiler.name);
     match compiler.target == target.name {

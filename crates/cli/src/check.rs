@@ -17,7 +17,7 @@ pub(crate) struct CheckArgs {
     module: String,
     /// The plan, as JSON
     plan: String,
-    /// Machine the plan is for, when it is not a built-in one: a TOML file
+    /// Machine the plan is for, if it is not a built-in one: a TOML file
     #[arg(long)]
     target: Option<String>,
 }
@@ -45,21 +45,23 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
     }
 }
 
-/// What a proof looked at, in one line, and a line for each claim that it had to leave.
+/// Says in one line what the proof covered, and adds a line for each claim that it could not verify.
 pub(crate) fn proof_line(proof: &check::Proof) -> String {
     let proved = format!(
-        "proved: {} of {} read {} whole and write {}\n",
+        "plan verified: every read sees the value that was written ({}, {}, {} of {})\n",
+        count(proof.reads, "read"),
+        count(proof.writes, "write"),
         count(proof.instructions, "instruction"),
-        count(proof.computations, "computation"),
-        count(proof.reads, "value"),
-        proof.writes
+        count(proof.computations, "computation")
     );
-    let left =
-        proof.on_trust.iter().map(|space| format!("not verified: that no arena of {space} is smaller\n"));
+    let left = proof
+        .on_trust
+        .iter()
+        .map(|space| format!("not verified: that the arena of {space} is as small as possible\n"));
     proved + &left.collect::<String>()
 }
 
-/// What is wrong, a line each.
+/// Lists the violations, one per line.
 pub(crate) fn list(violations: &[check::Violation]) -> String {
     violations.iter().map(|violation| format!("  {violation}\n")).collect()
 }

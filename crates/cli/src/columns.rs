@@ -1,4 +1,4 @@
-//! Tables no wider than the screen, with names broken where they have joints.
+//! Tables that fit the screen: long cells are broken at word and name boundaries.
 
 use std::ops::Range;
 
@@ -6,15 +6,16 @@ use textwrap::core::display_width;
 
 use crate::screen::Screen;
 
-/// Blanks beside a cell; the last one of a line is not printed.
+/// Blanks after a cell; those at the end of a line are not printed.
 const PADDING: usize = 2;
 
-/// The narrowest that a column of text becomes, whatever the screen.
+/// The minimum width of a column of text, on any screen.
 const NARROWEST: usize = 8;
 
 impl Screen {
-    /// Breaks the cells of the columns `texts`, so that a table of these rows fits the screen. What the other columns
-    /// leave is shared: who needs least gets it first, and leaves the rest to the others. Takes time linear in the text.
+    /// Breaks the cells of the columns `texts` so that a table of these rows fits the screen. These columns share the
+    /// width that the others leave: the one that needs least gets it first, and leaves the rest to the others. Takes
+    /// time linear in the text.
     pub(crate) fn break_cells(self, rows: &mut [Vec<String>], texts: Range<usize>) {
         let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |rows: &[Vec<String>], column: usize| {
@@ -38,8 +39,8 @@ impl Screen {
     }
 }
 
-/// A text in lines of at most `width` characters, each as long as it can be without a cut in a bad place. Looks only as
-/// far as a line reaches, so that long texts take no more than linear time.
+/// Breaks a text into lines of at most `width` characters, each as long as good places to break allow. Looks only as
+/// far as a line reaches, so that long texts take linear time.
 fn broken(text: &str, width: usize) -> String {
     let mut lines = Vec::new();
     let mut rest = text.trim_end();
@@ -55,7 +56,7 @@ fn broken(text: &str, width: usize) -> String {
     }
 }
 
-/// How many bytes at the front of a text take at most `width` columns.
+/// The number of bytes at the front of a text that fit into `width` columns.
 fn bytes_within(text: &str, width: usize) -> usize {
     let mut columns = 0;
     let beyond = text.char_indices().find(|&(_, c)| {
@@ -65,8 +66,8 @@ fn bytes_within(text: &str, width: usize) -> usize {
     beyond.map_or(text.len(), |(at, _)| at)
 }
 
-/// Where to end the first line of a text of which `end` bytes fit: between words; within a word that would leave the line
-/// half empty, between the parts of a name, else within a part.
+/// Where to end the first line of a text of which `end` bytes fit: between words; if that leaves the line half empty,
+/// between the parts of a name; else anywhere.
 fn cut(text: &str, end: usize, width: usize) -> usize {
     let end = end.max(text.chars().next().map_or(0, char::len_utf8));
     let last = |is_joint: fn(&str, &str) -> bool| {

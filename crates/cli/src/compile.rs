@@ -33,28 +33,29 @@ pub(crate) struct CompileArgs {
     /// Machine to compile for: a name from `memplan targets`, or a TOML file
     #[arg(long)]
     target: String,
-    /// What to reach: `memory` is the fewest bytes, `time` the least time by the cost model, and `balanced` the fewest
-    /// bytes of the programs that are no slower than the fastest
+    /// Goal: `memory` is the fewest bytes, `time` the least time by the cost model, and `balanced` the fewest bytes
+    /// among programs that are no slower than the fastest
     #[arg(long, default_value_t, value_parser = objective())]
     objective: Objective,
-    /// Find the fastest program that needs no more than this, e.g. 16GiB; status 3, with the smallest, where none does
+    /// Find the fastest program that needs at most this much, e.g. 16GiB; if none does, show the smallest and exit with
+    /// status 3
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, allow_negative_numbers = true)]
     memory_limit: Option<Bytes>,
-    /// How long to search: `quick` is one order in one way, `thorough` plans every variant in full
+    /// How long to search: `quick` tries one schedule and one way to fuse, `thorough` plans every variant in full
     #[arg(long, default_value_t, value_parser = effort())]
     effort: Effort,
-    /// List the programs that can be had, from fewest bytes to least time
+    /// List the possible programs, from fewest bytes to least time
     #[arg(long, conflicts_with = "emit")]
     frontier: bool,
     #[command(flatten)]
     result: ResultArgs,
-    /// Say how long each stage took
+    /// Show how long each stage took
     #[arg(long)]
     timings: bool,
-    /// Say for each producer and consumer why they were or were not fused
+    /// Explain for each producer and consumer why they were or were not fused
     #[arg(long)]
     explain_fusion: bool,
-    /// Say what each stage decided: orders tried, values computed again, copies and why
+    /// Show the decisions of each stage: schedules tried, values recomputed, copies and their causes
     #[arg(long)]
     explain_stages: bool,
     #[command(flatten)]
@@ -90,7 +91,7 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
         explain_fusion: args.explain_fusion,
         ..CompileOptions::default()
     });
-    // Before there is anything else to keep in memory.
+    // While nothing else is in memory.
     let usual = reports.then(|| Usual::of(&module, &target)).flatten();
     if args.frontier {
         let points = frontier(&module, &target, &options).map_err(|error| Failure::input(&error));
@@ -147,7 +148,7 @@ fn objective() -> impl TypedValueParser<Value = Objective> {
 }
 
 impl CompileArgs {
-    /// Refuses flags that mean nothing, before any work is done.
+    /// Rejects flags that have no effect, before any work is done.
     fn check(&self, target: &Target) -> Result<(), Failure> {
         self.result.check(target)?;
         self.pool.check(target)?;
@@ -159,10 +160,13 @@ impl CompileArgs {
             ("--explain-stages", self.explain_stages),
         ]);
         if self.result.format == Format::Json {
-            refuse(&about_one_program, "it adds to the text, and `--format json` is the plan file alone")?;
+            refuse(
+                &about_one_program,
+                "it adds to the text report, and `--format json` writes only the plan file",
+            )?;
         }
         if self.frontier {
-            let because = "`--frontier` lists programs instead of showing one";
+            let because = "`--frontier` lists programs and shows none of them";
             refuse(&about_one_program, because)?;
             refuse(&self.pool.given(), because)?;
             refuse(&self.ipu.given(), because)?;
@@ -187,7 +191,7 @@ fn list(args: &CompileArgs, module: &Module, target: &Target, points: &[Point]) 
     })
 }
 
-/// The program with a plan of its own, to be seen beside what became of it.
+/// Plans the input program, to show it beside the compiled one.
 fn as_given(mut module: Module, target: &Target) -> Result<(Module, Planned), Failure> {
     let (planned, _) = plan_module(&mut module, target, true, &PlanOptions::default())?;
     Ok((module, planned))

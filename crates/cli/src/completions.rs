@@ -1,4 +1,4 @@
-//! `memplan completions` and `memplan man`: what a shell and a manual need to know of the command, made from its flags.
+//! `memplan completions` and `memplan man`: completion scripts and manual pages, made from the command's flags.
 
 use clap::{Args, Command};
 use clap_complete::Shell;
@@ -9,13 +9,13 @@ use crate::output::{write_folder, write_result};
 
 #[derive(Args)]
 pub(crate) struct CompletionsArgs {
-    /// The shell
+    /// Name of the shell
     shell: Shell,
 }
 
 #[derive(Args)]
 pub(crate) struct ManArgs {
-    /// The folder to write to, a page for the command and one for each verb
+    /// Folder to write to: one page for the command and one for each verb
     folder: String,
 }
 
@@ -28,7 +28,7 @@ pub(crate) fn completions(args: &CompletionsArgs, mut command: Command) -> Resul
 pub(crate) fn man(args: &ManArgs, mut command: Command) -> Result<(), Failure> {
     command.build();
     let page = |command: &Command| {
-        // Verbs have the name of the command before theirs there.
+        // Their names in clap include the name of the command.
         let name = command.get_display_name().unwrap_or(command.get_name());
         let mut text = Vec::new();
         Man::new(command.clone()).render(&mut text).map(|()| (format!("{name}.1").into(), text))

@@ -1,4 +1,4 @@
-//! `memplan replay --defragment-at`: what a runtime would move at one moment of a trace.
+//! `memplan replay --defragment-at`: the moves by which a runtime could compact its pool at one moment of a trace.
 
 use std::collections::BTreeMap;
 
@@ -16,17 +16,17 @@ use crate::failure::Failure;
 /// Most moves to list.
 const MAX_MOVES: usize = 32;
 
-/// What is to be done.
+/// What to do.
 pub(crate) struct Wish {
-    /// After which event.
+    /// The event after which to compact.
     pub(crate) event: usize,
-    /// How large a hole; `None`: all that is free.
+    /// The size of the hole; `None`: all free bytes.
     pub(crate) hole: Option<Bytes>,
     /// Whether a copy may overlap itself.
     pub(crate) allow_overlap: bool,
 }
 
-/// A pool at one moment, and how to tidy it up.
+/// A pool at one moment, and the moves that compact it.
 pub(crate) struct Defragmentation<'a> {
     trace: &'a Trace,
     event: usize,
@@ -35,7 +35,7 @@ pub(crate) struct Defragmentation<'a> {
     compaction: Compaction,
 }
 
-/// Replays a trace up to an event and compacts what is live then, in the pool's one region.
+/// Replays a trace up to an event and compacts the buffers that are live then, in the pool's one region.
 pub(crate) fn defragment<'a>(
     trace: &'a Trace,
     options: bfc::Options,
@@ -50,8 +50,7 @@ pub(crate) fn defragment<'a>(
     let outcomes = replay(&mut pool, &prefix, None).outcomes;
     let regions: Vec<(u64, u64)> = pool.regions().collect();
     let &[(0, region)] = regions.as_slice() else {
-        let message =
-            "only a pool of one region is defragmented: without --growth, and after the first request";
+        let message = "only a pool of one region can be defragmented: drop --growth, and choose an event after the first request";
         return Err(Failure::Usage(message.to_string()));
     };
     let mut live: BTreeMap<u64, AllocationIndex> = BTreeMap::new();

@@ -19,22 +19,22 @@ use programs::{Preparation, Setting, compare};
 
 #[derive(Args)]
 pub(crate) struct DiffArgs {
-    /// What is compared with: a module, a folder of `--xla_dump_to`, or a plan file
+    /// The baseline: a module, a folder of `--xla_dump_to`, or a plan file
     before: String,
-    /// What is compared
+    /// The program to compare with it
     after: String,
-    /// Status 5 where a total grew by more than this: a share of it (2%), or bytes (64MiB)
+    /// Exit with status 5 if a total grew by more than this: a share of it (2%), or bytes (64MiB)
     #[arg(long, alias = "fail-over", value_name = "LIMIT", value_parser = parse_limit)]
     fail_above: Option<Limit>,
     /// Machine to plan modules for: a name from `memplan targets`, or a TOML file (default: cpu, or the compiler's usual
     /// one)
     #[arg(long)]
     target: Option<String>,
-    /// Compare what a compiler makes of the modules, as JAX hands them over: memplan, or xla-gpu, xla-cpu or xla-tpu as
-    /// they are expected to
+    /// Compile the modules, as JAX writes them, before comparing: `memplan` compiles them; xla-gpu, xla-cpu and xla-tpu
+    /// estimate those compilers
     #[arg(long, value_parser = parse_way)]
     compiler: Option<Preparation>,
-    /// For people, for programs, or for a comment on a pull request
+    /// Text for people, JSON for programs, or Markdown for a comment on a pull request
     #[arg(long, value_enum, default_value_t)]
     format: DiffFormat,
     #[command(flatten)]
@@ -58,21 +58,21 @@ enum DiffFormat {
     Markdown,
 }
 
-/// How much more a program may need than before.
+/// How much a program may grow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Limit {
-    /// A share of what it needed.
+    /// A share of its bytes before.
     Share(f64),
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u64),
 }
 
-/// What programs read.
+/// The JSON document.
 #[derive(Serialize)]
 struct DiffFile<'a> {
     format: &'static str,
     version: u32,
-    /// Whether a program grew by more than it may.
+    /// Whether a program grew by more than allowed.
     exceeded: bool,
     programs: &'a [Diff],
     only_before: &'a [String],
@@ -100,7 +100,7 @@ pub(crate) fn run(args: &DiffArgs) -> Result<(), Failure> {
     write_result(args.output.as_deref(), text)?;
     match grown.first() {
         Some(diff) => Err(Failure::Grew(format!(
-            "error: `{}` grew by {}, from {} to {}, which is more than it may",
+            "error: `{}` grew by {}, from {} to {}, which is more than `--fail-above` allows",
             diff.after.module,
             text::growth(diff),
             diff.before.total,

@@ -4,10 +4,10 @@ mod compiled;
 
 use clap::Args;
 use memplan::advice::beside::Beside;
-use memplan::estimate;
 use memplan::ir::Module;
-use memplan::memory::{Bytes, Compiler, Target, Totals};
+use memplan::memory::{ByteRange, Bytes, Compiler, Target, Totals};
 use memplan::passes::{Context, partition};
+use memplan::{Estimate, estimate};
 use serde::Serialize;
 
 use crate::emit::PlannedModule;
@@ -17,14 +17,14 @@ use crate::input::{Form, read_module, target};
 use crate::needless::refuse;
 use crate::options::{Format, ResultArgs};
 use crate::report;
-use crate::verdict::verdict;
+use crate::verdict::{fits, verdict_at_least};
 use compiled::Compiled;
 
 #[derive(Args)]
 pub(crate) struct EstimateArgs {
     /// HLO text or protobuf as JAX hands it over, also `.gz`, or a folder of `--xla_dump_to`; `-` is standard input
     module: String,
-    /// Whose: xla-gpu, xla-cpu or xla-tpu
+    /// Whose: xla-gpu, xla-cpu or xla-tpu, the newest version that memplan knows, or one by its jaxlib: xla-gpu@0.10
     #[arg(long, value_parser = compiler)]
     compiler: Compiler,
     /// Machine that it compiles for: a name from `memplan targets`, or a TOML file (default: the compiler's usual one)
@@ -50,6 +50,9 @@ struct EstimateFile<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     devices: Option<u64>,
     total: Bytes,
+    /// Bytes between which the compiler's own figure falls for four programs of five.
+    #[serde(flatten)]
+    interval: Option<ByteRange>,
     seconds: f64,
     totals: &'a Totals,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -82,6 +85,7 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<(), Failure> {
                 target: &target.name,
                 devices,
                 total: found.total,
+                interval: found.interval,
                 seconds: found.run.seconds,
                 totals: &found.totals,
                 beside: beside.as_ref(),
@@ -94,15 +98,36 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<(), Failure> {
                 (Some(compiled), Some(beside)) => compiled.text(beside, screen),
                 _ => report::render(&found.module, &target, &found.planned, per_device, &args.peak, screen),
             };
-            let expected = format!("expected of {}: {}\n", compiler.name, compiler.description);
+            let expected =
+                format!("expected of {}: {}\n", compiler.name_with_version(), compiler.description);
             let one = devices.map(|n| {
                 format!("bytes are those of one device of {n}, cut as the shardings of parameters say\n")
             });
-            screen.wrap(&expected) + &screen.wrap(&one.unwrap_or_default()) + &report
+            let range = found.interval.map(|range| between(range, &found, compiler, &target));
+            let lines = [Some(expected), one, range.filter(|_| per_device.is_none())];
+            lines.into_iter().flatten().map(|line| screen.wrap(&line)).collect::<String>() + &report
         }
     };
     args.result.write(text)?;
-    verdict(&found.module, &target, &found.planned, None, per_device)
+    let least = found.interval.map(|range| range.low);
+    verdict_at_least(&found.module, &target, &found.planned, least, None, per_device)
+}
+
+/// Between which bytes the compiler's own figure is, and whether the machine's memory is among them.
+fn between(range: ByteRange, found: &Estimate, compiler: &Compiler, target: &Target) -> String {
+    let ByteRange { low, high } = range;
+    let mut text = format!(
+        "it needs between {low} and {high}, by what four of five such programs need beside their estimates\n"
+    );
+    if let (Ok(()), Err(usable)) = (fits(low, target), fits(high, target)) {
+        let verb = if fits(found.total, target).is_ok() { "may not fit" } else { "may fit all the same" };
+        text.push_str(&format!(
+            "it {verb}: {usable} are usable. To know, compile it with {}, or leave {} more\n",
+            compiler.description.split(',').next().unwrap_or(&compiler.name),
+            high.saturating_sub(usable),
+        ));
+    }
+    text
 }
 
 /// What a compiler that people have needs for a program with its own kernels.

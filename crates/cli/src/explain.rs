@@ -25,8 +25,9 @@ use whole::whole;
 pub(crate) struct ExplainArgs {
     /// HLO text or protobuf, also `.gz`, or a folder of `--xla_dump_to`; `-` is standard input
     module: String,
-    /// What to explain: an instruction (`fusion.3`), a part of its result (`while.2{1}`), an argument or operation as the
-    /// framework names it (`params['w']`), or a line of your program (`model.py:42`); by default the whole program
+    /// What to explain: an instruction (`fusion.3`), a part of its result (`while.2{1}`), an argument or operation by
+    /// its name in the framework (`params['w']`), or a line of your program (`model.py:42`); by default the whole
+    /// program
     value: Option<String>,
     /// Machine to plan for: a name from `memplan targets`, or a TOML file
     #[arg(long, default_value = "cpu")]
@@ -37,13 +38,16 @@ pub(crate) struct ExplainArgs {
     result: OutputArgs,
 }
 
-/// Most lines of one kind that are shown.
+/// The most lines of one kind to show.
 const MOST_LINES: usize = 10;
 
 pub(crate) fn run(args: &ExplainArgs) -> Result<(), Failure> {
     args.peak.check(args.result.format)?;
     if args.value.is_some() {
-        refuse(&args.peak.given(), "it is about the peak of the whole program, and one value is explained")?;
+        refuse(
+            &args.peak.given(),
+            "it is about the peak of the whole program, and `memplan explain` explains one value here",
+        )?;
     }
     let target = target(&args.target)?;
     let original = read_module(&args.module, Form::Compiled)?;

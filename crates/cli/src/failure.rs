@@ -1,4 +1,4 @@
-//! How a command ends when it does not succeed: what is shown, and the exit status.
+//! How a command fails: the message and the exit status.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use memplan::plan::PlanError;
 /// Why a command failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// The input is wrong. The text is shown as it is.
+    /// The input is wrong. The text is printed unchanged.
     Input(String),
     /// The flags contradict each other.
     Usage(String),
@@ -16,12 +16,12 @@ pub enum Failure {
     DoesNotFit(String),
     /// A plan was refuted.
     Refuted(String),
-    /// A program needs more than it did, by more than it may.
+    /// A program grew by more than allowed.
     Grew(String),
 }
 
 impl Failure {
-    /// An input error with everything that led to it, and a way out where the command has one.
+    /// An input error with all its sources, and the flag that helps, if there is one.
     pub fn input(error: &(dyn std::error::Error + 'static)) -> Failure {
         Failure::Input(chain(error))
     }
@@ -37,7 +37,7 @@ impl Failure {
         }
     }
 
-    /// What went wrong, for people.
+    /// The message.
     pub fn text(&self) -> &str {
         match self {
             Failure::Input(text)
@@ -49,7 +49,7 @@ impl Failure {
     }
 }
 
-/// An error with its sources, a line each, and what helps.
+/// An error with its sources, one per line, and advice.
 pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = format!("error: {error}");
     let mut last = error.to_string();
@@ -70,17 +70,17 @@ pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     text
 }
 
-/// Which flag helps. The libraries say what is wrong and know of no flags.
+/// Returns the flag that helps. The libraries name the problem and know of no flags.
 fn way_out(error: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
     if let Some(TargetError::Unknown { .. }) = error.downcast_ref() {
-        return Some("`--target FILE.toml` reads a description of your own");
+        return Some("`--target FILE.toml` reads your own description of a machine");
     }
     if let Some(PlanFileError::OtherModule { .. }) = error.downcast_ref() {
         return Some("`--emit hlo=FILE` writes the module that a plan describes");
     }
     match error.downcast_ref() {
         Some(PlanError::Merged { .. } | PlanError::ReadOnly { .. }) => {
-            Some("`--schedule memory` makes an order of its own, and inserts copies")
+            Some("`--schedule memory` makes a new schedule, and inserts copies")
         }
         _ => None,
     }

@@ -24,19 +24,19 @@ use crate::time::change_in_percent;
 
 #[derive(Args)]
 pub(crate) struct FitArgs {
-    /// HLO text or protobuf as JAX hands it over, also `.gz`, or a folder of `--xla_dump_to`; `-` is standard input
+    /// HLO text or protobuf from JAX, also `.gz`, or a folder of `--xla_dump_to`; `-` is standard input
     module: String,
     /// Machine: a name from `memplan targets`, or a TOML file
     #[arg(long)]
     target: String,
-    /// Bytes that one device may use, e.g. 12GiB (default: what the machine lets programs have; on GPUs, what the pool of
-    /// the process may have)
+    /// Bytes that one device may use, e.g. 12GiB (default: the memory of the machine; on GPUs, that of the process's
+    /// pool)
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     memory_limit: Option<Bytes>,
-    /// Whose compiler the program goes to: xla-gpu, xla-cpu or xla-tpu (default: the one for the machine)
+    /// The compiler that will compile the program: xla-gpu, xla-cpu or xla-tpu (default: the one for the machine)
     #[arg(long, value_parser = compiler)]
     compiler: Option<Compiler>,
-    /// The dimension that examples are counted by, as PARAMETER:DIMENSION from 0 (default: found out)
+    /// The dimension that counts examples, as PARAMETER:DIMENSION, both from 0 (default: found automatically)
     #[arg(long, value_name = "DIMENSION", default_value = "batch")]
     batch: ArgumentDimension,
     /// Numbers of devices to spread the program over
@@ -61,12 +61,15 @@ pub(crate) fn run(args: &FitArgs) -> Result<(), Failure> {
     args.page.check(args.output.as_deref())?;
     let target = target(&args.target)?;
     let compiler = args.compiler.clone().or_else(|| Compiler::usual_for(&target)).ok_or_else(|| {
-        Failure::Usage(format!("error: no compiler is known for {}; `--compiler` names one", target.name))
+        Failure::Usage(format!(
+            "error: memplan knows no compiler for {}; name one with `--compiler`",
+            target.name
+        ))
     })?;
     check_pair(&compiler, &target)?;
     args.pool.check(&target)?;
     if args.memory_limit.is_some() {
-        refuse(&args.pool.given(), "`--memory-limit` says how much memory there is")?;
+        refuse(&args.pool.given(), "`--memory-limit` already sets the memory")?;
     }
     let pool = args.pool.settings(&target).filter(|_| args.memory_limit.is_none());
     let space = target.space(MemorySpaceId::MAIN);
@@ -75,7 +78,10 @@ pub(crate) fn run(args: &FitArgs) -> Result<(), Failure> {
         None => space.usable(),
     });
     let limit = args.memory_limit.or(usable).ok_or_else(|| {
-        Failure::Usage(format!("error: {} has no capacity; `--memory-limit` gives one", target.name))
+        Failure::Usage(format!(
+            "error: the file of {} gives no capacity; set one with `--memory-limit`",
+            target.name
+        ))
     })?;
     let module = read_module(&args.module, Form::Given)?;
     let options = FitOptions {
@@ -85,7 +91,7 @@ pub(crate) fn run(args: &FitArgs) -> Result<(), Failure> {
         devices: args.devices.clone(),
         threads: std::thread::available_parallelism().map_or(1, usize::from),
     };
-    let bar = progress::spinner("trying what makes it fit");
+    let bar = progress::spinner("trying changes");
     let found = fit(&module, &compiler, &target, &options);
     bar.finish_and_clear();
     let found = found.map_err(|error| Failure::input(&error))?;
@@ -100,21 +106,21 @@ pub(crate) fn run(args: &FitArgs) -> Result<(), Failure> {
     match found.best.fits {
         true => Ok(()),
         false => Err(Failure::DoesNotFit(format!(
-            "error: nothing that was tried fits {limit}: the least is {}, {} too much",
+            "error: no set of changes fits {limit}: the smallest needs {}, {} too much",
             found.best.total,
             found.best.total.saturating_sub(limit)
         ))),
     }
 }
 
-/// What it needs, what would make it fit, and everything that was tried.
+/// Shows the program's needs, the changes that make it fit, and everything that was tried.
 fn render(name: &str, target: &Target, compiler: &Compiler, fit: &Fit, screen: Screen) -> String {
     let verdict = match fit.fits {
-        true => screen.good("fits as it is"),
+        true => screen.good("fits unchanged"),
         false => screen.bad(&format!("{} too much", fit.total.saturating_sub(fit.limit))),
     };
     let mut text = screen.wrap(&format!(
-        "{name} on {}: {} expected of {}, {} a step; it may have {}: {verdict}\n",
+        "{name} on {}: {} with {} (estimated), {} a step, {} available: {verdict}\n",
         target.name,
         fit.total,
         compiler.name,
@@ -129,8 +135,8 @@ fn render(name: &str, target: &Target, compiler: &Compiler, fit: &Fit, screen: S
     }
     if !fit.fits {
         let heading = match fit.best.fits {
-            true => "What makes it fit",
-            false => "Nothing makes it fit; this needs least",
+            true => "Changes that make it fit",
+            false => "Nothing makes it fit; these changes need the fewest bytes",
         };
         text += &format!("\n{}\n\n{}\n", screen.heading(heading), table(fit, &fit.best.changes, screen));
         for (i, change) in fit.best.changes.iter().enumerate() {
@@ -147,18 +153,17 @@ fn render(name: &str, target: &Target, compiler: &Compiler, fit: &Fit, screen: S
         text += &screen.wrap(&format!("\nnot tried: {refused}\n"));
     }
     text += &screen.wrap(
-        "\nbytes of one device and seconds of one step, as memplan estimates the compiler; sums beside the estimate: gradients of micro-batches, transfers that nothing hides\n",
+        "\nbytes of one device and seconds of one step, by memplan's estimate of the compiler; gradients of micro-batches and transfers that nothing hides are added to it\n",
     );
     text
 }
 
-/// Shapes that layouts pad, and what would lose less.
+/// Lists shapes that layouts pad, and shapes with less padding.
 fn padded(fit: &Fit, screen: Screen) -> String {
     if fit.padded.is_empty() {
         return String::new();
     }
-    let mut text =
-        format!("\n{}\n\n", screen.heading("What padding takes at the peak of the program as it is"));
+    let mut text = format!("\n{}\n\n", screen.heading("Padding at the peak of the unchanged program"));
     for Padded { shape, count: n, operation, source, size, lost, remedies } in &fit.padded {
         let line = source.as_ref().map(|source| format!(" at {source}")).unwrap_or_default();
         let arrays = count(*n, "array");
@@ -171,30 +176,36 @@ fn padded(fit: &Fit, screen: Screen) -> String {
     text
 }
 
-/// Most cures of a shape that are listed.
+/// The most remedies to list per shape.
 const MOST_REMEDIES: usize = 2;
 
 fn cure(PaddingRemedy { kind, dimensions, shape, size }: &PaddingRemedy) -> String {
     let extents: Vec<String> =
         dimensions.iter().map(|(d, from, to)| format!("dimension {d} from {from} to {to}")).collect();
     match kind {
-        RemedyKind::Order => format!("{size} in another order: {shape}"),
-        RemedyKind::Flatten => format!("{size} flat: {shape}"),
-        RemedyKind::RoundDown => format!("{size} a little smaller: {}", extents.join(", ")),
-        RemedyKind::RoundUp => format!("{size}, the same, would hold {}", extents.join(", ")),
+        RemedyKind::Order => format!("{size} with dimensions in another order: {shape}"),
+        RemedyKind::Flatten => format!("{size} flattened: {shape}"),
+        RemedyKind::RoundDown => format!("{size} if rounded down: {}", extents.join(", ")),
+        RemedyKind::RoundUp => format!("{size}, unchanged, if rounded up: {}", extents.join(", ")),
     }
 }
 
-/// What every device holds, although it could hold a part.
+/// Lists arguments that every device holds in full, although they could be sharded.
 fn replicated(fit: &Fit, screen: Screen) -> String {
     let Some(first) = fit.replicated.first() else { return String::new() };
-    let heading = format!("Arguments that all devices hold whole, where others are cut in {}", first.pieces);
+    let heading = format!(
+        "Arguments that every device holds in full, although others are sharded {} ways",
+        first.pieces
+    );
     let mut text = format!("\n{}\n\n", screen.heading(&heading));
     for Replicated { argument, shape, bytes, pieces, divides } in fit.replicated.iter().take(MOST_REPLICATED)
     {
         let cut = match divides {
             Some((d, extent)) => {
-                format!("dimension {d} of {extent} in {pieces}: {} each", Bytes(bytes.0.div_ceil(*pieces)))
+                format!(
+                    "dimension {d} of {extent} sharded {pieces} ways: {} each",
+                    Bytes(bytes.0.div_ceil(*pieces))
+                )
             }
             None => format!("no dimension is a multiple of {pieces}"),
         };
@@ -207,10 +218,10 @@ fn replicated(fit: &Fit, screen: Screen) -> String {
     text
 }
 
-/// Most arguments that are named.
+/// The most arguments to name.
 const MOST_REPLICATED: usize = 8;
 
-/// The program as it is, and with what makes it fit, as the compiler is expected to have them.
+/// A page of the compiler's estimates for the program as it is, and with the best changes.
 fn page(module: &Module, compiler: &Compiler, target: &Target, fit: &Fit) -> Result<String, Failure> {
     let expected = |module| estimate(module, compiler, target).map_err(|error| Failure::input(&error));
     let (before, after) = (expected(module)?, expected(&fit.best.module)?);
@@ -223,11 +234,11 @@ fn page(module: &Module, compiler: &Compiler, target: &Target, fit: &Fit) -> Res
             .collect(),
     };
     let mut tables =
-        vec![table("what makes it fit", &fit.best.changes), table("each change alone", &fit.changes)];
+        vec![table("changes that make it fit", &fit.best.changes), table("each change alone", &fit.changes)];
     tables.retain(|table| !table.rows.is_empty());
     let shown = |name, (module, planned)| Shown { name, module, target, planned };
-    let before = shown("as it is", (&before.module, &before.planned));
-    Ok(page_of_two(before, shown("with what makes it fit", (&after.module, &after.planned)), &tables))
+    let before = shown("unchanged", (&before.module, &before.planned));
+    Ok(page_of_two(before, shown("with these changes", (&after.module, &after.planned)), &tables))
 }
 
 const COLUMNS: [&str; 6] = ["lever", "memory", "", "a step", "", "what"];

@@ -1,4 +1,4 @@
-//! `memplan compile --frontier`: what a program can be had for.
+//! `memplan compile --frontier`: the choices between bytes and time.
 
 use comfy_table::{CellAlignment, Table, presets};
 use memplan::driver::Point;
@@ -9,7 +9,7 @@ use crate::picture;
 use crate::screen::Screen;
 use crate::time::change_in_percent;
 
-/// What the file of a frontier says.
+/// The JSON document of a frontier.
 #[derive(serde::Serialize)]
 struct FrontierFile<'a> {
     format: &'static str,
@@ -53,7 +53,7 @@ pub(crate) fn json(module: &Module, target: &Target, points: &[Point]) -> String
 pub(crate) fn render(module: &Module, target: &Target, points: &[Point], screen: Screen) -> String {
     let places: Vec<(f64, u64)> =
         points.iter().map(|point| (point.price.seconds, point.price.total.0)).collect();
-    let header = ["", "total", "bytes", "time", "", "what it does differently"];
+    let header = ["", "total", "bytes", "time", "", "difference from the usual way"];
     let mut rows = vec![header.map(str::to_string).to_vec()];
     let least = points.last().map_or(0.0, |point| point.price.seconds);
     for (i, Point { price, variant, description, fusion, .. }) in points.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The peak of a memory on a screen: the curve, classes, and who holds it.
+//! The peak of a memory on a screen: the curve, classes, and holders.
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -14,28 +14,28 @@ use crate::picture;
 use crate::report::{count, name_at};
 use crate::screen::Screen;
 
-/// The column of lines of the user's program.
+/// The column of source lines.
 const SOURCE: usize = 4;
 
-/// A memory that holds less than this part of what the main memory holds is told in one line.
+/// A memory that holds less than this share of the main memory gets a single line.
 const NOTEWORTHY: u64 = 10_000;
 
-/// How the holders of the peak are listed.
+/// How to list the holders of the peak.
 #[derive(Args, Default)]
 pub struct PeakOptions {
-    /// How many lines to show about what holds the peak; the others are summed up (default: 12)
+    /// How many lines to show of the holders of the peak; the others are summed (default: 12)
     #[arg(long, value_name = "N")]
     top: Option<usize>,
-    /// What is one line: `kind` (the default) is one operation in all layers, of one shape, class and source line; `none` is every
-    /// value
+    /// How to group values into lines: `kind` (the default) groups by operation (in all layers), shape, class and
+    /// source line; `none` lists every value
     #[arg(long, value_name = "BY", value_parser = group_by())]
     group: Option<GroupBy>,
-    /// Also show the line within a library that made a value, beside the line of your program that called it
+    /// Also show the library line that made a value, beside the line of your program that called it
     #[arg(long)]
     library_frames: bool,
 }
 
-/// Lines that are shown where nobody says how many.
+/// The default number of lines.
 const USUAL_LINES: usize = 12;
 
 impl PeakOptions {
@@ -48,11 +48,13 @@ impl PeakOptions {
         ])
     }
 
-    /// Refuses the flags where the peak is not shown as a table.
+    /// Rejects the flags if the peak is not shown as a table.
     pub(crate) fn check(&self, format: Format) -> Result<(), Failure> {
         match format {
             Format::Text => Ok(()),
-            Format::Json => refuse(&self.given(), "`--format json` has every value that is live at the peak"),
+            Format::Json => {
+                refuse(&self.given(), "`--format json` already lists every value that is live at the peak")
+            }
         }
     }
 
@@ -78,7 +80,7 @@ pub(crate) fn section(
     screen: Screen,
 ) -> String {
     let report = &peak.report;
-    // Nothing comes and goes where programs only read.
+    // A read-only memory has a constant curve.
     let is_read_only = plan.spaces.iter().any(|totals| totals.space == peak.space && totals.read_only);
     if is_read_only || !is_noteworthy(plan, peak) {
         return live_at_the_peak(module, plan, peak, options, screen);
@@ -115,7 +117,7 @@ fn is_noteworthy(plan: &MemoryPlan, peak: &Peak) -> bool {
     peak.space == MemorySpaceId::MAIN || peak.report.bytes.0 > plan.totals.total.0 / NOTEWORTHY
 }
 
-/// The name of a memory that is not the main one, to be said of it.
+/// The name of a memory, empty for the main one.
 fn memory(plan: &MemoryPlan, peak: &Peak) -> String {
     match peak.space {
         MemorySpaceId::MAIN => String::new(),
@@ -126,7 +128,7 @@ fn memory(plan: &MemoryPlan, peak: &Peak) -> String {
     }
 }
 
-/// Bytes of each class, in one line.
+/// The bytes of each class, in one line.
 fn by_class(peak: &Peak) -> String {
     let groups = peak.groups(GroupBy::Class);
     let name =
@@ -159,7 +161,7 @@ fn table(module: &Module, peak: &Peak, options: &PeakOptions, screen: Screen) ->
             keepers(group),
         ]);
     }
-    // Modules without lines have nothing to say there.
+    // The column is empty for modules without lines.
     if rows[1..].iter().all(|row| row[SOURCE].is_empty()) {
         rows.iter_mut().for_each(|row| drop(row.remove(SOURCE)));
     }
@@ -189,7 +191,7 @@ fn report_bytes(peak: &Peak) -> u64 {
     peak.report.bytes.0.max(1)
 }
 
-/// How many, made by what, of which shape.
+/// The count, operation and shape of a group.
 fn what(module: &Module, peak: &Peak, group: &Group, options: &PeakOptions) -> String {
     if options.group() == GroupBy::None {
         let buffer = &peak.report.buffers[group.members[0]];
@@ -199,7 +201,7 @@ fn what(module: &Module, peak: &Peak, group: &Group, options: &PeakOptions) -> S
     line(group)
 }
 
-/// The same where nothing else is said.
+/// The count, operation and shape of a group by kind.
 pub(crate) fn line(group: &Group) -> String {
     let number = match group.members.len() {
         1 => String::new(),

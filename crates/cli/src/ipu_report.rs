@@ -1,4 +1,5 @@
-//! The part of the report for machines with tiles: how full they are, with what, and who holds the fullest.
+//! The part of the report for machines with tiles: how full they are, their contents, and the holders of the fullest
+//! tile.
 
 use std::fmt::Write as _;
 
@@ -22,32 +23,32 @@ const N_BARS: u64 = 10;
 /// Characters of the longest bar.
 const BAR_WIDTH: u64 = 40;
 
-/// Fullest tiles to list.
+/// The most of the fullest tiles to list.
 const N_TOP: usize = 5;
 
-/// What to list of the fullest tile.
+/// The most contents of the fullest tile to list.
 const N_HOLDERS: usize = 10;
 
 /// Flags for machines with tiles.
 #[derive(Args)]
 pub(crate) struct TileOptions {
-    /// Place tensors and vertices on tiles as the lines of a file say, e.g. `tensor, weights, 0..736`
+    /// Place tensors and vertices on tiles as listed in a file, e.g. `tensor, weights, 0..736`
     #[arg(long, value_name = "FILE")]
     placement: Option<String>,
-    /// Let tensors live in streaming memory outside the chip where it is too small; the report says which, and how many
-    /// bytes a run moves
+    /// Let tensors live in streaming memory outside the chip if it is too small; the report lists them, and the bytes
+    /// that a run moves
     #[arg(long)]
     streaming: bool,
-    /// Run a stage of a pipeline on each of this many chips, of which the target has `tiles.chips`
+    /// Run one stage of a pipeline on each of this many chips (at most the target's `tiles.chips`)
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     ipus: u32,
-    /// In a pipeline, keep only what each stage receives for its backward pass, and compute the rest again
+    /// In a pipeline, keep only the inputs of each stage for its backward pass, and recompute the rest
     #[arg(long, requires = "ipus")]
     recompute: bool,
 }
 
 impl TileOptions {
-    /// Refuses the flags for machines without tiles.
+    /// Rejects the flags for machines without tiles.
     pub(crate) fn check(&self, target: &Target) -> Result<(), Failure> {
         match &target.tiles {
             Some(_) => Ok(()),
@@ -66,13 +67,13 @@ impl TileOptions {
     }
 }
 
-/// What lies on every tile of every chip, and what the user wanted where.
+/// The contents of every tile of every chip, and the user's placements.
 pub(crate) struct Chips {
     pub(crate) plans: Vec<TilePlan>,
     placement: Placement,
 }
 
-/// What lies on every tile of every chip; nothing for a machine without tiles.
+/// Plans the contents of every tile of every chip; `None` for a machine without tiles.
 pub(crate) fn plan(
     options: &TileOptions,
     module: &Module,
@@ -112,7 +113,7 @@ fn plan_chips(
     }
 }
 
-/// How full the tiles are: of each chip in a line, of the fullest in detail.
+/// Shows how full the tiles are: a line for each chip, details for the fullest.
 pub(crate) fn render(module: &Module, chips: &Chips) -> String {
     let chips = &chips.plans;
     let mut text = String::new();
@@ -134,7 +135,7 @@ pub(crate) fn render(module: &Module, chips: &Chips) -> String {
     text
 }
 
-/// Fails when something does not fit and says what, who holds the fullest tile, and what would help.
+/// Fails if something does not fit, and names it, the holders of the fullest tile, and remedies.
 pub(crate) fn verdict(
     options: &TileOptions,
     module: &Module,
@@ -160,7 +161,7 @@ pub(crate) fn verdict(
     Err(Failure::DoesNotFit(text))
 }
 
-/// Whether streaming memory would do.
+/// Whether streaming memory would help.
 fn advice(
     options: &TileOptions,
     placement: &Placement,
@@ -169,12 +170,12 @@ fn advice(
     facts: &Facts,
 ) -> String {
     if options.streaming {
-        return "\nwhat runs together needs more than the chip has; more chips (--ipus) may help\n".into();
+        return "\ninstructions that run together need more memory than the chip has; more chips (--ipus) may help\n".into();
     }
     match plan_chips(options, placement, true, module, target, facts) {
         Ok(chips) if chips.iter().all(|chip| chip.overflows(module).is_empty()) => {
             let (bytes, moved) = sum_off_chip(&chips);
-            format!("\nwith --streaming it fits: {bytes} live outside the chip, and a run moves {moved}\n")
+            format!("\nwith --streaming it fits: {bytes} are outside the chip, and a run moves {moved}\n")
         }
         _ => "\nit does not fit with --streaming either; more chips (--ipus) may help\n".into(),
     }
@@ -186,7 +187,7 @@ fn sum_off_chip(chips: &[TilePlan]) -> (Bytes, Bytes) {
     })
 }
 
-/// The part of the plan file about tiles.
+/// The plan file's part about tiles.
 pub(crate) fn summary(module: &Module, chips: &Chips) -> TileReport {
     let chips = &chips.plans;
     let (off_chip, streamed) = sum_off_chip(chips);
@@ -199,7 +200,7 @@ pub(crate) fn summary(module: &Module, chips: &Chips) -> TileReport {
     }
 }
 
-/// The chip with the fullest tile, the first of them.
+/// The first chip with the fullest tile.
 fn fullest(chips: &[TilePlan]) -> Option<(usize, &TilePlan)> {
     chips.iter().enumerate().max_by_key(|(number, plan)| (plan.report().maximum, std::cmp::Reverse(*number)))
 }
@@ -237,7 +238,7 @@ fn stages(chips: &[TilePlan]) -> String {
     table.trim_fmt() + "\n"
 }
 
-/// What lives outside the chip, the largest first.
+/// The tensors outside the chip, the largest first.
 fn off_chip(module: &Module, plan: &TilePlan) -> String {
     let mut outside: Vec<_> = plan.tensors.all.values().filter(|tensor| tensor.streamed.is_some()).collect();
     if outside.is_empty() {
@@ -270,7 +271,7 @@ fn off_chip(module: &Module, plan: &TilePlan) -> String {
         .map(|(phases, id)| format!("`{}` in {}", module.instructions[*id].name, phases.0));
     if !phases.is_empty() {
         let named: Vec<String> = named.collect();
-        let _ = writeln!(text, "\n{} instructions work part by part: {}", phases.len(), named.join(", "));
+        let _ = writeln!(text, "\n{} instructions run in phases: {}", phases.len(), named.join(", "));
     }
     text
 }
@@ -310,7 +311,7 @@ fn categories(machine: &Tiles, stage: &TileStage) -> String {
     };
     let room = match machine.code_bytes {
         Bytes::ZERO => String::new(),
-        room => format!("; it may lie in {room:#} bytes that are not interleaved"),
+        room => format!("; it must fit {room:#} bytes that are not interleaved"),
     };
     row("code", fullest.code, all.code, &format!("each codelet once, and calling it{room}"));
     row("vertex state", fullest.state, all.state, "pointers, lengths and work lists");
@@ -325,7 +326,7 @@ fn categories(machine: &Tiles, stage: &TileStage) -> String {
     table.trim_fmt() + "\n"
 }
 
-/// How many tiles are how full, from the emptiest to the fullest.
+/// The number of tiles by fullness, from the emptiest to the fullest.
 fn histogram(stage: &TileStage) -> String {
     let least = stage.tiles.iter().copied().min().unwrap_or_default().0;
     let step = (stage.maximum.0 - least) / N_BARS + 1;

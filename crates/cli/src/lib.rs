@@ -1,5 +1,5 @@
-//! The `memplan` command as a library: [`main`] is all of it, and the rest is what the Python package shows in the same
-//! words, errors with their carets and reports.
+//! The `memplan` command as a library: [`main`] runs the command. The Python package uses the other items, so that its
+//! errors and reports read the same.
 
 #![allow(clippy::print_stdout, reason = "this is the one crate whose results go to standard output")]
 
@@ -56,59 +56,59 @@ pub use rewrite::report as rewrite_report;
 pub use screen::Screen;
 pub use verdict::story as too_large;
 
-/// Plans the memory of tensor programs: reads HLO from JAX and XLA, gives every buffer an address, proves the answer.
+/// Plans the memory of tensor programs: reads HLO from JAX and XLA, gives every buffer an address, and proves the plan.
 #[derive(Parser)]
 #[command(name = "memplan", version, max_term_width = 110)]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
-    /// Show no progress; errors are still shown
+    /// Hide progress; errors are still shown
     #[arg(long, short, global = true)]
     quiet: bool,
 }
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Say where the memory of a program goes, and give every buffer an address
+    /// Show where a program's memory goes, and give every buffer an address
     Plan(plan::PlanArgs),
-    /// Optimize, fuse, schedule, plan and prove a program for a machine
+    /// Optimize, fuse, schedule and plan a program for a machine, and prove the plan
     Compile(compile::CompileArgs),
-    /// Say why a program needs what it needs: its peak, copies, donated arguments, or one value or line
+    /// Explain why a program needs its memory: the peak, copies, donated arguments, or one value or source line
     Explain(explain::ExplainArgs),
-    /// Say what another compiler, such as XLA, will need for a program
+    /// Estimate the memory that another compiler, such as XLA, will need for a program
     Estimate(estimate::EstimateArgs),
-    /// Say what makes a program fit: every lever tried, priced, and the cheapest set
+    /// Find the changes that make a program fit: try and price every lever, and choose the cheapest set
     Fit(fit::FitArgs),
-    /// Say what changed between two programs, dumps or plans, and why
+    /// Compare two programs, dumps or plans, and explain the differences
     Diff(diff::DiffArgs),
     /// Prove that a plan is right for a module
     Check(check::CheckArgs),
     /// Parse, verify and rewrite HLO
     Opt(opt::OptArgs),
-    /// Rewrite a program so that XLA itself needs less memory for it
+    /// Rewrite a program so that XLA needs less memory for it
     Rewrite(rewrite::RewriteArgs),
-    /// Place buffers with known lifetimes (CSV) at addresses, and prove how good that is
+    /// Pack buffers with known lifetimes (CSV) into memory, and prove a lower bound
     Pack(pack::PackArgs),
     /// Evaluate a program, with separate buffers or inside the memory of its plan
     Run(run::RunArgs),
-    /// Replay allocations and frees, of a trace or of a program's values, as a GPU runtime would serve them
+    /// Simulate a GPU runtime's allocator on a trace of allocations and frees, or on a program's values
     Replay(replay::ReplayArgs),
-    /// List the machines that can be planned for
+    /// List the machines that memplan can plan for
     Targets(targets::TargetsArgs),
-    /// List the stages of `compile`, what `rewrite` tries, and every pass
+    /// List the stages of `compile`, the rewrites of `rewrite`, and every pass
     Passes(passes::PassesArgs),
-    /// Print what a shell needs to complete commands: `source <(memplan completions bash)`
+    /// Print a completion script for a shell: `source <(memplan completions bash)`
     Completions(completions::CompletionsArgs),
     /// Write manual pages
     Man(completions::ManArgs),
 }
 
-/// Runs the command with its arguments, of which the first is its own name, and gives the exit status.
+/// Runs the command with its arguments (the first is the command's own name) and returns the exit status.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
-            // Whoever reads it may have gone away, which is not our failure.
+            // The reader may have closed the pipe, which is not an error of ours.
             let _ = error.print();
             return error.exit_code().try_into().unwrap_or(2);
         }

@@ -23,8 +23,8 @@ pub(crate) struct OptArgs {
     /// Run only the first N passes
     #[arg(long, value_name = "N", requires = "passes")]
     stop_after: Option<usize>,
-    /// Give a dimension of the arguments another extent, before all passes, and let the program follow: `batch=16`, or
-    /// `2:0=16` for dimension 0 of parameter 2. What scalars say of extents stays
+    /// Before all passes, change a dimension of the arguments and let the program follow: `batch=16`, or `2:0=16` for
+    /// dimension 0 of parameter 2. Scalars that depend on the old size stay
     #[arg(long, value_name = "DIMENSION=N")]
     resize: Option<Resize>,
     /// Machine to compile for
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &OptArgs) -> Result<(), Failure> {
     write_result(args.output.as_deref(), hlo::print(&module))
 }
 
-/// A dimension of the arguments, and what it is to be.
+/// A dimension of the arguments, and its new extent.
 #[derive(Clone, Copy, Debug)]
 struct Resize {
     dimension: ArgumentDimension,
@@ -59,8 +59,8 @@ impl FromStr for Resize {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Resize, String> {
-        let (dimension, extent) = text.split_once('=').ok_or("it is written DIMENSION=N")?;
-        let extent = extent.parse().ok().filter(|&n| n > 0).ok_or("N is a whole number above zero")?;
+        let (dimension, extent) = text.split_once('=').ok_or("expected DIMENSION=N")?;
+        let extent = extent.parse().ok().filter(|&n| n > 0).ok_or("N must be a whole number above zero")?;
         Ok(Resize { dimension: dimension.parse()?, extent })
     }
 }
@@ -74,11 +74,11 @@ impl Resize {
         let found = self.dimension.find(&module, &dimensions)?;
         let old = found.extent(&dimensions);
         let factor = dimensions.extent(found.factor);
-        // Where the dimension is a product, its slowest factor is what changes.
+        // If the dimension is a product, its slowest factor changes.
         let extent = self.extent.checked_mul(factor).filter(|n| n % old == 0).map(|n| n / old);
         let extent = extent.ok_or_else(|| {
             Failure::Usage(format!(
-                "error: an extent of {old} that is taken apart elsewhere cannot become {}",
+                "error: the program splits the extent {old}, so it cannot become {}",
                 self.extent
             ))
         })?;

@@ -13,7 +13,7 @@ use crate::needless::given;
 use crate::output::write_result;
 use crate::screen::Screen;
 
-/// How a result is written.
+/// The format of a result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// For people
@@ -23,7 +23,7 @@ pub(crate) enum Format {
     Json,
 }
 
-/// Where results go, and in which form.
+/// Where to write results, and in which format.
 #[derive(Args)]
 pub(crate) struct OutputArgs {
     /// Write text for people, or JSON for programs
@@ -38,7 +38,7 @@ pub(crate) struct OutputArgs {
 }
 
 impl OutputArgs {
-    /// Where the result is read.
+    /// The screen that will show the result.
     pub(crate) fn screen(&self) -> Screen {
         Screen::of(self.output.as_deref(), self.color)
     }
@@ -48,7 +48,7 @@ impl OutputArgs {
     }
 }
 
-/// Where results of verbs that plan a program go, and what else they write.
+/// Where verbs that plan a program write their result, and other outputs.
 #[derive(Args)]
 pub(crate) struct ResultArgs {
     #[command(flatten)]
@@ -58,13 +58,13 @@ pub(crate) struct ResultArgs {
 }
 
 impl ResultArgs {
-    /// Refuses what would be written to one place twice, and what means nothing for the machine, before any work is done.
+    /// Rejects two outputs to one place, and outputs that make no sense for the machine, before any work is done.
     pub(crate) fn check(&self, target: &Target) -> Result<(), Failure> {
         self.emit.check(self.output.output.as_deref(), target)
     }
 }
 
-/// What is asked of a result is asked of where it goes.
+/// Questions about the result go to its output.
 impl std::ops::Deref for ResultArgs {
     type Target = OutputArgs;
 
@@ -99,13 +99,13 @@ impl PackOptions {
 /// A number of seconds, fractions allowed.
 pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is not a number of seconds"))?;
-    Duration::try_from_secs_f64(seconds).map_err(|_| format!("`{text}` seconds is not a time to wait"))
+    Duration::try_from_secs_f64(seconds).map_err(|_| format!("`{text}` seconds is not a valid duration"))
 }
 
 /// A number of bytes with a binary or decimal unit (`16GiB`, `16GB`, `512 MiB`); only zero needs none.
 ///
 /// # Errors
-/// What is wrong with the text, for people.
+/// A message about the text.
 pub fn parse_bytes(text: &str) -> Result<Bytes, String> {
     text.parse().map_err(|error: NotBytes| error.to_string())
 }
@@ -113,5 +113,9 @@ pub fn parse_bytes(text: &str) -> Result<Bytes, String> {
 /// A share of something, from 0 to 1.
 pub(crate) fn parse_fraction(text: &str) -> Result<f64, String> {
     let fraction: f64 = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
-    if (0.0..=1.0).contains(&fraction) { Ok(fraction) } else { Err(format!("`{text}` is not from 0 to 1")) }
+    if (0.0..=1.0).contains(&fraction) {
+        Ok(fraction)
+    } else {
+        Err(format!("`{text}` is not between 0 and 1"))
+    }
 }

@@ -1,4 +1,4 @@
-//! Writing results: to standard output, or to files that are whole or not there.
+//! Writes results to standard output, or to files that are either complete or absent.
 
 use std::collections::HashSet;
 use std::io::Write;
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
 
-/// Writes a result to a file, or to standard output: without a file, and for `-`.
+/// Writes a result to a file, or to standard output if the path is absent or `-`.
 pub(crate) fn write_result(path: Option<&str>, contents: impl AsRef<[u8]>) -> Result<(), Failure> {
     match path {
         None | Some("-") => {
             let mut out = std::io::stdout().lock();
             match out.write_all(contents.as_ref()).and_then(|()| out.flush()) {
-                // Whoever reads the pipe may stop early.
+                // The reader of a pipe may stop early.
                 Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
                     Err(Failure::Input(format!("error: cannot write the result: {error}")))
                 }
@@ -23,7 +23,7 @@ pub(crate) fn write_result(path: Option<&str>, contents: impl AsRef<[u8]>) -> Re
     }
 }
 
-/// Writes files into a folder, which is made where there is none; each file is whole or as it was.
+/// Writes files into a folder, creating it if needed; each file is either completely written or unchanged.
 pub(crate) fn write_folder(folder: &str, files: &[(PathBuf, Vec<u8>)]) -> Result<(), Failure> {
     if folder == "-" {
         return Err(Failure::Usage("a folder cannot be written to standard output".into()));
@@ -39,7 +39,7 @@ pub(crate) fn write_folder(folder: &str, files: &[(PathBuf, Vec<u8>)]) -> Result
     Ok(())
 }
 
-/// Refuses to write two results to one place, where the later one would replace the other or stand behind it.
+/// Rejects two results for one place, where the later would replace the first or follow it.
 pub(crate) fn distinct<'p>(paths: impl IntoIterator<Item = Option<&'p str>>) -> Result<(), Failure> {
     let mut seen = HashSet::new();
     for path in paths {
@@ -49,18 +49,20 @@ pub(crate) fn distinct<'p>(paths: impl IntoIterator<Item = Option<&'p str>>) -> 
         }
         return Err(Failure::Usage(match path {
             Some(path) => format!("two results would be written to `{path}`"),
-            None => "two results would be written to standard output; `-o FILE` writes one elsewhere".into(),
+            None => {
+                "two results would be written to standard output; write one elsewhere with `-o FILE`".into()
+            }
         }));
     }
     Ok(())
 }
 
-/// Whether what is at a path, or would be, is a file: devices and pipes take any number of results.
+/// Whether a path is, or would be, a regular file: devices and pipes take any number of results.
 fn is_file(path: &str) -> bool {
     Path::new(path).metadata().map_or(true, |metadata| metadata.is_file())
 }
 
-/// A path without links and detours, whether or not something is there.
+/// A path without links and detours, whether or not it exists.
 fn resolve(path: &str) -> PathBuf {
     let path = Path::new(path);
     let resolved = path.canonicalize().or_else(|_| {
@@ -69,16 +71,16 @@ fn resolve(path: &str) -> PathBuf {
     resolved.unwrap_or_else(|_| path.to_path_buf())
 }
 
-/// Writes a file under a temporary name beside it and renames it, so that it is never half there.
+/// Writes a file under a temporary name beside it and renames it, so that the file is never incomplete.
 fn write_file(path: &Path, contents: &[u8]) -> Result<(), Failure> {
     let failed =
         |error: std::io::Error| Failure::Input(format!("error: cannot write `{}`: {error}", path.display()));
-    // Devices and pipes cannot be renamed over.
+    // Devices and pipes cannot be replaced by a rename.
     if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
         return std::fs::write(path, contents).map_err(failed);
     }
     let mut builder = tempfile::Builder::new();
-    // Temporary files are private; a result is as readable as any other file the user makes.
+    // Temporary files are private; a result should be as readable as the user's other files.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     let mut file = builder.tempfile_in(folder(path)).map_err(failed)?;
@@ -91,7 +93,7 @@ fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Says something on standard error. Whoever reads it may have gone away, which is not our failure.
+/// Prints to standard error. The reader may have closed it, which is not an error of ours.
 pub(crate) fn say(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{}", text.trim_end());
 }

@@ -18,16 +18,16 @@ use crate::progress;
 pub(crate) struct PackArgs {
     /// CSV with `id,lower,upper,size` and optionally `alignment` and `offset` (fixed); `-` is standard input
     problem: String,
-    /// Ask whether everything fits this many bytes, instead of for the lowest height
+    /// Ask whether everything fits this many bytes, instead of finding the lowest height
     #[arg(long, value_name = "BYTES", value_parser = parse_capacity, allow_negative_numbers = true)]
     capacity: Option<Bytes>,
-    /// Try this many steps of search (default: 250,000, some seconds): the answer is the same on every machine
+    /// Search this many steps (default: 250,000, some seconds), so that all machines give the same answer
     #[arg(long, value_name = "N")]
     steps: Option<u64>,
-    /// Try as many steps as there are in this time, instead of a fixed number
+    /// Search for this long, instead of a fixed number of steps
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, conflicts_with = "steps")]
     time_limit: Option<Duration>,
-    /// Where the table with offsets goes; without it, standard output
+    /// File for the table with offsets (default: standard output)
     #[arg(short, long, value_name = "OUT.csv")]
     output: Option<String>,
     /// `text`: the table, with figures on standard error; `json`: figures instead of the table
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &PackArgs) -> Result<(), Failure> {
     }
 }
 
-/// A number of bytes. A packing problem says nothing of units, so a plain number is in its own.
+/// A number of bytes. A packing problem has no units, so a plain number is in the problem's own.
 fn parse_capacity(text: &str) -> Result<Bytes, String> {
     text.trim().parse().map(Bytes).or_else(|_| parse_bytes(text))
 }
@@ -88,7 +88,7 @@ fn limits(args: &PackArgs) -> Options {
     }
 }
 
-/// By how much it does not fit, and what holds the peak.
+/// The excess, and the holders of the peak.
 fn shortage(table: &Table, packing: &Packing, capacity: u64) -> String {
     let certificate = &packing.certificate;
     let mut text = match certificate.status {

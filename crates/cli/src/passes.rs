@@ -29,16 +29,16 @@ pub(crate) fn run(args: &PassesArgs) -> Result<(), Failure> {
     write_result(None, text)
 }
 
-/// What runs when, and what there is to run.
+/// The stages and passes.
 #[derive(serde::Serialize)]
 struct Listed {
     /// The stages of `compile`, in order.
     compile: Vec<Stage>,
-    /// What `rewrite` tries, in order.
+    /// The rewrites of `rewrite`, in order.
     rewrite: Vec<Described>,
-    /// Every pass that `opt` runs by name.
+    /// Every pass that `opt` can run by name.
     passes: Vec<Described>,
-    /// Those that other compilers run and `compile` does not.
+    /// Passes of other compilers, which `compile` does not run.
     foreign_passes: Vec<Described>,
 }
 

@@ -4,7 +4,7 @@ use memplan::memory::Bytes;
 
 use crate::screen::Screen;
 
-/// Characters across at most, those of the labels beside them, and lines down.
+/// The most characters across, those of the labels, and the number of lines.
 const WIDTH: usize = 84;
 const LABELS: usize = 14;
 const HEIGHT: usize = 12;
@@ -12,12 +12,12 @@ const HEIGHT: usize = 12;
 /// Eighths of a cell, from empty to full.
 const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Draws a load curve: each column the most bytes live in its part of the program, the peak marked below.
+/// Draws a load curve: each column shows the most live bytes in its part of the program; a mark below shows the peak.
 pub(crate) fn draw(curve: &[Bytes], peak: usize, screen: Screen) -> String {
     draw_of(curve, peak, "instruction", screen)
 }
 
-/// The same for a curve over other steps than instructions.
+/// The same for a curve over steps that are not instructions.
 pub(crate) fn draw_of(curve: &[Bytes], peak: usize, step: &str, screen: Screen) -> String {
     if curve.is_empty() {
         return String::new();
@@ -49,7 +49,7 @@ pub(crate) fn draw_of(curve: &[Bytes], peak: usize, step: &str, screen: Screen) 
         text.push('\n');
     }
     text.push_str(&format!("{:>12} └{}▲{}\n", "0 B", "─".repeat(marker), "─".repeat(width - marker - 1)));
-    // Where there is room for it: from the marker on, or up to it.
+    // The text starts or ends at the marker, depending on the room.
     let label = format!("peak, {step} {peak} of {}", curve.len());
     let from = match marker + label.len() + LABELS <= screen.width {
         true => marker,
@@ -59,19 +59,19 @@ pub(crate) fn draw_of(curve: &[Bytes], peak: usize, step: &str, screen: Screen) 
     text
 }
 
-/// Draws shares from 0 to 1 as one line of bars: each column the largest of its part.
+/// Draws shares from 0 to 1 as one line of bars: each column shows the largest of its part.
 pub(crate) fn line(shares: &[f64], screen: Screen) -> String {
     let width = columns(shares.len(), screen);
     let largest = |i: usize| shares[column(i, width, shares.len())].iter().copied().fold(0.0, f64::max);
     (0..width).map(|i| BARS[(largest(i).clamp(0.0, 1.0) * 8.0).round() as usize]).collect()
 }
 
-/// How many columns there are for so many steps.
+/// The number of columns for a number of steps.
 fn columns(steps: usize, screen: Screen) -> usize {
     WIDTH.min(screen.width - LABELS).min(steps)
 }
 
-/// The steps that one column of a picture stands for.
+/// The steps that a column represents.
 fn column(i: usize, width: usize, steps: usize) -> std::ops::Range<usize> {
     i * steps / width..((i + 1) * steps / width).max(i * steps / width + 1)
 }
@@ -81,7 +81,7 @@ pub(crate) fn mark(i: usize) -> char {
     u8::try_from(i).ok().filter(|i| *i < 26).map_or('·', |i| char::from(b'a' + i))
 }
 
-/// Draws points of seconds and bytes, each as its [`mark`]; axes begin where the points do.
+/// Draws points of seconds and bytes, each as its [`mark`]; the axes begin at the smallest values.
 pub(crate) fn scatter(points: &[(f64, u64)], screen: Screen) -> String {
     let across = WIDTH.min(screen.width - LABELS);
     let range = |of: &dyn Fn(&(f64, u64)) -> f64| {

@@ -1,4 +1,4 @@
-//! Values that are to be in a certain memory, as flags name them.
+//! Pins: flags that put values into a memory of the target.
 
 use std::str::FromStr;
 
@@ -16,9 +16,9 @@ pub(crate) struct PinOptions {
     /// Put a value into a memory of the target, e.g. `x=flash`; may be given several times
     ///
     /// VALUE is an argument, by number from 0 or by name (of the module or of the program: `w`, `params['w']`), or an
-    /// instruction, by name. With `*` in it, it is all arguments whose names match: `params*=flash`. SPACE is a memory that
-    /// kernels reach as they reach main memory, by name or number. Constants are in the first memory that can only be
-    /// read, where a target has one.
+    /// instruction, by name. A `*` matches any text: `params*=flash` pins all arguments whose names match. SPACE is the
+    /// name or number of a memory that kernels reach like main memory. If the target has read-only memory, constants
+    /// are in the first such memory.
     #[arg(long = "pin", value_name = "VALUE=SPACE")]
     pins: Vec<PinArg>,
 }
@@ -49,7 +49,7 @@ impl PinOptions {
         given([("--pin", !self.pins.is_empty())])
     }
 
-    /// The pins of a program; names of instructions are looked for when the program is planned.
+    /// The pins of a program; the planner looks up the names of instructions.
     ///
     /// # Errors
     /// No argument matches a pattern, the target has no such memory.
@@ -63,15 +63,15 @@ impl PinOptions {
         Ok(pins.into_iter().flatten().collect())
     }
 
-    /// The pins of a program that is yet to be compiled: of its arguments.
+    /// The pins of a program before compilation: only arguments.
     ///
     /// # Errors
-    /// As [`PinOptions::find`]; a pin is of something else.
+    /// As [`PinOptions::find`], or a pin of anything else.
     pub(crate) fn of_arguments(&self, module: &Module, target: &Target) -> Result<Vec<Pin>, Failure> {
         let pins = self.find(module, target)?;
         match pins.iter().find(|pin| matches!(pin.value, Pinned::Instruction(_))) {
             Some(pin) => Err(Failure::Input(format!(
-                "error: no argument is called {}; what the program computes has names when it is compiled: `--emit hlo=FILE` \
+                "error: no argument is called {}; instructions get their names when the program is compiled: `--emit hlo=FILE` \
                  writes it, and `plan FILE --pin` takes them",
                 pin.value
             ))),
@@ -91,7 +91,7 @@ fn space(name: &str, target: &Target) -> Result<MemorySpaceId, Failure> {
     })
 }
 
-/// What a name stands for.
+/// What a name refers to.
 fn values(name: &str, module: &Module) -> Result<Vec<Pinned>, Failure> {
     if let Ok(number) = name.parse() {
         return Ok(vec![Pinned::Argument(number)]);
@@ -109,7 +109,7 @@ fn values(name: &str, module: &Module) -> Result<Vec<Pinned>, Failure> {
     }
 }
 
-/// Whether a text is like a pattern, in which `*` stands for anything.
+/// Whether a text matches a pattern, in which `*` stands for anything.
 fn matches(pattern: &str, text: &str) -> bool {
     let Some((first, rest)) = pattern.split_once('*') else { return pattern == text };
     let Some(mut text) = text.strip_prefix(first) else { return false };

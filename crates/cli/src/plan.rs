@@ -43,7 +43,7 @@ pub(crate) struct PlanArgs {
     pool: PoolOptions,
 }
 
-/// Whose order of execution.
+/// The source of the schedule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum ScheduleChoice {
     /// The module's own, if it is scheduled
@@ -95,10 +95,10 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
     args.pool.verdict(placement.as_ref(), None)
 }
 
-/// Schedules a module, unless it has a schedule that is to be kept, gives every buffer an address, and proves the plan.
+/// Schedules a module, unless it keeps its own schedule, gives every buffer an address, and proves the plan.
 ///
 /// # Errors
-/// The module as it is scheduled has no plan.
+/// The module has no plan with its schedule.
 pub fn plan_module(
     module: &mut Module,
     target: &Target,
@@ -108,14 +108,14 @@ pub fn plan_module(
     plan_with_copies(module, target, keep_schedule, options).map(|(planned, proof, _)| (planned, proof))
 }
 
-/// The same, with the copies that were inserted so that there is a plan.
+/// The same, with the copies that were inserted to make a plan possible.
 pub(crate) fn plan_with_copies(
     module: &mut Module,
     target: &Target,
     keep_schedule: bool,
     options: &PlanOptions,
 ) -> Result<(Planned, check::Proof, Vec<InsertedCopy>), Failure> {
-    // A new order may need other copies than the old one, and may have them.
+    // A new schedule may need other copies, and may insert them.
     module.is_scheduled &= keep_schedule;
     let runs = legalize(module, target).map_err(|error| Failure::input(&error))?;
     let reports = runs.iter().filter_map(|run| run.report.as_ref()?.downcast_ref::<CopyReport>());
@@ -124,7 +124,7 @@ pub(crate) fn plan_with_copies(
     planned.apply(module);
     let proof = check::check(module, &planned.schedule, target, &planned.plan).map_err(|violations| {
         Failure::Input(format!(
-            "error: no plan is right for this module as it is scheduled; `--schedule memory` orders it anew\n{}",
+            "error: no plan is right for this module with its schedule; `--schedule memory` makes a new one\n{}",
             list(&violations)
         ))
     })?;

@@ -1,4 +1,4 @@
-//! Flags that say how a GPU process gets its memory, and the paragraph that says what a program takes of it.
+//! Flags for the memory pool of a GPU process, and the paragraph about a program in that pool.
 
 use clap::Args;
 use memplan::memory::{Bytes, Family, MemoryPlan, Target, did_you_mean};
@@ -11,27 +11,27 @@ use crate::screen::Screen;
 
 #[derive(Args)]
 pub(crate) struct PoolOptions {
-    /// On GPUs: how the process gets its memory, as XLA_PYTHON_CLIENT_ALLOCATOR: default, platform, bfc, cuda_async or vmm
+    /// On GPUs: the allocator of the process, as XLA_PYTHON_CLIENT_ALLOCATOR: default, platform, bfc, cuda_async or vmm
     #[arg(long, value_name = "KIND", value_parser = parse_allocator)]
     allocator: Option<AllocatorKind>,
-    /// On GPUs: share of the memory that the process may have, as XLA_CLIENT_MEM_FRACTION (default 0.75)
+    /// On GPUs: share of the memory that the process may use, as XLA_CLIENT_MEM_FRACTION (default 0.75)
     #[arg(long, value_name = "FRACTION", allow_negative_numbers = true)]
     memory_fraction: Option<MemoryFraction>,
-    /// On GPUs: take memory as it is needed instead of at the start, as XLA_PYTHON_CLIENT_PREALLOCATE=false
+    /// On GPUs: allocate memory when it is needed instead of at the start, as XLA_PYTHON_CLIENT_PREALLOCATE=false
     #[arg(long)]
     no_preallocate: bool,
-    /// On GPUs: set this much aside for collective memory at the start
+    /// On GPUs: reserve this much for collective memory at the start
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, allow_negative_numbers = true)]
     collective_memory: Option<Bytes>,
 }
 
 impl PoolOptions {
-    /// Refuses the flags for machines whose processes have no pool of device memory.
+    /// Rejects the flags for machines whose processes have no pool of device memory.
     pub(crate) fn check(&self, target: &Target) -> Result<(), Failure> {
         if matches!(target.family, Family::Gpu | Family::Other) {
             return Ok(());
         }
-        let because = format!("processes on {} take no pool of memory, as those on GPUs do", target.name);
+        let because = format!("processes on {} have no memory pool, unlike those on GPUs", target.name);
         refuse(&self.given(), &because)
     }
 
@@ -45,12 +45,12 @@ impl PoolOptions {
         ])
     }
 
-    /// What a plan takes of a process: on GPUs, or wherever the flags ask for it.
+    /// The plan inside a process: on GPUs, or if the flags ask for it.
     pub(crate) fn placement(&self, target: &Target, plan: &MemoryPlan) -> Option<Placement> {
         place(target, plan, &self.settings(target)?)
     }
 
-    /// How the process gets its memory: on GPUs, or wherever the flags ask for it.
+    /// The memory settings of the process: on GPUs, or if the flags ask for it.
     pub(crate) fn settings(&self, target: &Target) -> Option<Settings> {
         let is_wanted = target.family == Family::Gpu || self.is_asked();
         is_wanted.then(|| Settings {
@@ -61,8 +61,8 @@ impl PoolOptions {
         })
     }
 
-    /// The failure of a program that does not fit into the process. Where a limit says what there is, only flags that
-    /// describe the process make this a question.
+    /// Fails if the program does not fit into the process. With an explicit limit, this is checked only if flags
+    /// describe the process.
     pub(crate) fn verdict(&self, placement: Option<&Placement>, limit: Option<Bytes>) -> Result<(), Failure> {
         match placement {
             Some(Placement { shortage: Some(shortage), .. }) if self.is_asked() || limit.is_none() => {
@@ -85,7 +85,7 @@ fn parse_allocator(text: &str) -> Result<AllocatorKind, String> {
     })
 }
 
-/// What the pool of a process makes of a program, as a paragraph.
+/// Describes the pool of a process that runs the program, as a paragraph.
 pub(crate) fn paragraph(placement: &Placement, screen: Screen) -> String {
     screen.wrap(&format!("\n{placement}\n"))
 }

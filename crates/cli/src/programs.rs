@@ -1,4 +1,4 @@
-//! The programs of a folder that XLA dumped into: what each needs, what XLA assigned to it, and what they need together.
+//! The programs of a folder of XLA's dumps: the memory of each by memplan and by XLA's assignment, and of all together.
 
 use comfy_table::{CellAlignment, Table, presets};
 use memplan::memory::{Bytes, Resident, ResidentProgram, Target};
@@ -9,7 +9,7 @@ use crate::input::ProgramFiles;
 use crate::plan::plan_module;
 use crate::screen::Screen;
 
-/// Plans each program on its own. Those that cannot be read or planned say why.
+/// Plans each program alone. A program that cannot be read or planned has an error instead.
 fn measure(found: &[ProgramFiles], target: &Target, keep_schedule: bool, options: &PlanOptions) -> Resident {
     let measured = found.iter().map(|program| {
         let totals = program.module().and_then(|mut module| {
@@ -28,8 +28,7 @@ fn measure(found: &[ProgramFiles], target: &Target, keep_schedule: bool, options
     Resident::new(measured.collect())
 }
 
-/// What lies in the folder or beside the file of a path: the programs, and what XLA assigned to them. Nothing for a file
-/// by itself.
+/// The programs in the folder or beside the file of a path, and XLA's assignments for them. Empty for a single file.
 pub(crate) fn resident(
     path: &str,
     found: &[ProgramFiles],
@@ -41,19 +40,19 @@ pub(crate) fn resident(
     (!is_alone).then(|| measure(found, target, keep_schedule, options))
 }
 
-/// The program that needs most, on a machine that pads nothing.
+/// The program that needs most memory, on a machine without padding.
 ///
 /// # Errors
-/// None of them can be planned.
+/// None of the programs can be planned.
 pub(crate) fn largest(found: &[ProgramFiles]) -> Result<usize, Failure> {
     let target = Target::find("cpu").expect("it is built in");
     largest_of(&measure(found, &target, true, &PlanOptions::default()))
 }
 
-/// The program that needs most of those that were planned.
+/// The program that needs most memory, of those that were planned.
 ///
 /// # Errors
-/// None was.
+/// No program was planned.
 pub(crate) fn largest_of(resident: &Resident) -> Result<usize, Failure> {
     resident.largest().ok_or_else(|| {
         let reasons =
@@ -63,7 +62,7 @@ pub(crate) fn largest_of(resident: &Resident) -> Result<usize, Failure> {
     })
 }
 
-/// A row for each program, the largest first, and what they need together.
+/// A row for each program, the largest first, and their sum.
 pub(crate) fn render(resident: &Resident, screen: Screen) -> String {
     let mut programs: Vec<&ResidentProgram> = resident.programs.iter().collect();
     let total = |program: &ResidentProgram| program.totals.as_ref().map(|totals| totals.total);
@@ -97,7 +96,7 @@ pub(crate) fn render(resident: &Resident, screen: Screen) -> String {
     screen.wrap(&text)
 }
 
-/// The first line of a message, without what every message begins with.
+/// The first line of a message, without the prefix of every message.
 fn first_line(text: &str) -> String {
     let text = text.trim_start_matches("error: ");
     text.lines().next().unwrap_or_default().to_string()

@@ -1,4 +1,4 @@
-//! Signs of life for work that takes a while: on a terminal, and nothing when standard error is piped.
+//! Progress on a terminal; prints nothing if standard error is piped.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use memplan::driver::Watch;
 
-/// Whether the user wants to see nothing of it.
+/// Whether the user wants no progress.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn set_quiet(quiet: bool) {
@@ -27,7 +27,7 @@ pub(crate) fn spinner(what: &'static str) -> ProgressBar {
     bar
 }
 
-/// Shows the last stage of `compile` that is done, and what it came to.
+/// Shows the last completed stage of `compile`, and its bytes.
 pub(crate) fn stages(bar: &ProgressBar) -> Watch {
     let bar = bar.clone();
     Watch::new(move |stage| {

@@ -23,22 +23,22 @@ use crate::screen::Screen;
 
 #[derive(Args)]
 pub(crate) struct ReplayArgs {
-    /// A trace: CSV with `event` (alloc, free, sync), `id`, `size` and optionally `alignment`, `tag` and `time`; or, with
-    /// --target, a module whose values are allocated and freed as they come and go. `-` is standard input
+    /// A trace: CSV with `event` (alloc, free, sync), `id`, `size` and optionally `alignment`, `tag` and `time`; or,
+    /// with --target, a module: each of its values is allocated and freed as it is needed. `-` is standard input
     input: String,
     /// Plan a module for this machine and replay it
     #[arg(long)]
     target: Option<String>,
-    /// What serves the requests
+    /// Allocator that serves the requests
     #[arg(long, value_enum, default_value_t)]
     allocator: AllocatorChoice,
     /// Size of the pool; without it, a share of the target's memory
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, allow_negative_numbers = true)]
     limit: Option<Bytes>,
-    /// Share of the target's memory that the pool may have (default 0.75)
+    /// Share of the target's memory that the pool may use (default 0.75)
     #[arg(long, value_name = "FRACTION", allow_negative_numbers = true)]
     memory_fraction: Option<MemoryFraction>,
-    /// Take memory as it is needed, in regions of doubling sizes, instead of all at once
+    /// Allocate memory when it is needed, in regions of doubling sizes, instead of all at once
     #[arg(long)]
     growth: bool,
     /// Allocate requests tagged `collective` from the lower end of the pool, all others from the upper end
@@ -57,13 +57,13 @@ pub(crate) struct ReplayArgs {
     /// Split a chunk whenever this share of the pool would be left over, however large the request is (default: 128 MiB)
     #[arg(long, value_name = "FRACTION", value_parser = parse_fraction)]
     fragmentation_fraction: Option<f64>,
-    /// After this event, counted from 0, list the moves that make what is free one hole
+    /// After this event, counted from 0, list the moves that join all free bytes into one hole
     #[arg(long, value_name = "EVENT", conflicts_with_all = ["growth", "two_ended"])]
     defragment_at: Option<usize>,
-    /// Make a hole of this size only
+    /// Make a hole of only this size
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, allow_negative_numbers = true, requires = "defragment_at")]
     hole: Option<Bytes>,
-    /// Copy in pieces that do not overlap what they read
+    /// Copy in pieces that do not overlap their source
     #[arg(long, requires = "defragment_at")]
     no_overlap: bool,
     /// Also write the replayed trace as CSV
@@ -88,24 +88,24 @@ enum AllocatorChoice {
     Platform,
 }
 
-/// What is replayed.
+/// The input of a replay.
 struct Subject {
     name: String,
     trace: Trace,
-    /// Bytes of the same program planned: everything but constants, in main memory.
+    /// Bytes of the same program when planned: everything but constants, in main memory.
     planned: Option<Bytes>,
 }
 
 impl ReplayArgs {
-    /// Refuses flags that mean nothing for what is replayed, or for what serves it.
+    /// Rejects flags that have no effect for this input or allocator.
     fn check(&self) -> Result<(), Failure> {
         let fraction = given([("--memory-fraction", self.memory_fraction.is_some())]);
         if self.limit.is_some() {
-            refuse(&fraction, "`--limit` says how large the pool is")?;
+            refuse(&fraction, "`--limit` already sets the size of the pool")?;
         }
         if self.target.is_none() {
-            refuse(&fraction, "without `--target` there is no memory to have a share of")?;
-            refuse(&self.pack.given(), "a trace is not planned; `--target` makes the input a module")?;
+            refuse(&fraction, "it is a share of a target's memory; name one with `--target`")?;
+            refuse(&self.pack.given(), "a trace is not planned; with `--target` the input is a module")?;
         }
         if self.allocator == AllocatorChoice::Platform {
             let of_pools = given([
@@ -116,7 +116,7 @@ impl ReplayArgs {
                 ("--fragmentation-fraction", self.fragmentation_fraction.is_some()),
                 ("--defragment-at", self.defragment_at.is_some()),
             ]);
-            refuse(&of_pools, "it is about a pool, and `--allocator platform` has none")?;
+            refuse(&of_pools, "it configures a pool, and `--allocator platform` has none")?;
         }
         Ok(())
     }
@@ -191,7 +191,9 @@ fn options(args: &ReplayArgs, target: Option<&Target>) -> Result<Options, Failur
     let share =
         |target: &Target| Some(args.memory_fraction.unwrap_or_default().of(target.spaces[0].capacity?));
     let limit = args.limit.or_else(|| target.and_then(share)).ok_or_else(|| {
-        Failure::Usage("how large is the pool? --limit says it, or --target with a capacity".to_string())
+        Failure::Usage(
+            "the size of the pool is missing: give --limit, or a --target with a capacity".to_string(),
+        )
     })?;
     Ok(Options {
         growth: if args.growth { Growth::Doubling } else { Growth::Never },
@@ -222,14 +224,10 @@ impl Figures<'_> {
     fn peaks(&self) -> [(&'static str, Bytes, &'static str); 4] {
         let peak = |figure: fn(&Sample) -> Bytes| self.result.peak(figure).1;
         [
-            ("asked for", peak(|sample| sample.requested), "most bytes live at once"),
-            ("in use", peak(|sample| sample.in_use), "the same with what rounding and splitting add"),
-            ("held", peak(|sample| sample.reserved), "what the allocator has from the device"),
-            (
-                "needed",
-                self.smallest.unwrap_or_default(),
-                "the smallest pool in which everything finds its place",
-            ),
+            ("requested", peak(|sample| sample.requested), "most bytes live at once"),
+            ("in use", peak(|sample| sample.in_use), "the same, with losses to rounding and splitting"),
+            ("held", peak(|sample| sample.reserved), "allocated from the device"),
+            ("needed", self.smallest.unwrap_or_default(), "the smallest pool that serves every request"),
         ]
     }
 
@@ -265,18 +263,20 @@ impl Figures<'_> {
             let extra = 100.0 * (smallest.0 as f64 / planned.0 as f64 - 1.0);
             let than = if extra < 0.0 { "less" } else { "more" };
             let extra = extra.abs();
-            text.push_str(&format!("allocating as it runs needs {extra:.2} % {than} than the plan\n"));
+            text.push_str(&format!("dynamic allocation needs {extra:.2} % {than} than the plan\n"));
         }
         let (event, worst) = self.worst_fragmentation();
         text.push_str(&format!(
-            "{} did not fit, {} had to wait; at worst {:.1} % of what is free lies outside the largest hole, after event {event}\n",
+            "{} did not fit, {} had to wait; at worst {:.1} % of the free bytes are outside the largest hole, after event {event}\n",
             self.result.failures(),
             self.result.waits(trace),
             100.0 * worst,
         ));
         let in_use: Vec<Bytes> = self.result.samples.iter().map(|sample| sample.in_use).collect();
         let peak = self.result.peak(|sample| sample.in_use).0;
-        text.push_str("\nbytes in use over the trace, and below how much of what is free is in pieces\n\n");
+        text.push_str(
+            "\nbytes in use over the trace; below, the share of free bytes outside the largest hole\n\n",
+        );
         text.push_str(&picture::draw_of(&in_use, peak, "event", screen));
         let shares: Vec<f64> = self.result.samples.iter().map(Sample::fragmentation).collect();
         text.push_str(&format!("{:>12}  {}\n", "in pieces", picture::line(&shares, screen)));
@@ -327,7 +327,7 @@ impl Figures<'_> {
         })
     }
 
-    /// The first request that did not fit, and what there was.
+    /// Describes the first request that did not fit, and the pool at that moment.
     fn shortage(&self) -> String {
         let trace = &self.subject.trace;
         let failed = trace.events().iter().enumerate().find_map(|(event, timed)| match timed.event {

@@ -16,13 +16,13 @@ use crate::screen::Screen;
 use crate::time;
 use crate::verdict::may_fit;
 
-/// One byte in this many is enough padding to speak of.
+/// Padding is reported from one byte in this many.
 const NOTEWORTHY_PADDING: u64 = 50;
 
-/// Most shapes to show the padding of.
+/// The most shapes whose padding is shown.
 const MAX_PADDED_SHAPES: usize = 4;
 
-/// Totals, and for each memory the picture and who holds the peak.
+/// Totals, and for each memory the curve and the holders of the peak.
 pub fn render(
     module: &Module,
     target: &Target,
@@ -52,12 +52,12 @@ fn totals(plan: &MemoryPlan) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     let rows: [(&str, Bytes, &str); 6] = [
-        ("arguments", t.arguments, "what the caller passes"),
-        ("outputs", t.outputs, "what the caller gets"),
+        ("arguments", t.arguments, "passed by the caller"),
+        ("outputs", t.outputs, "returned to the caller"),
         ("aliased", t.aliased, "outputs that live in donated arguments"),
-        ("constants", t.constants, "data too large to be part of the code"),
+        ("constants", t.constants, "data too large to embed in the code"),
         ("temp", t.temp, "the arena for everything else"),
-        ("total", t.total, "all of it, aliased bytes once"),
+        ("total", t.total, "the sum, aliased bytes counted once"),
     ];
     for (name, bytes, note) in rows {
         table.add_row([name.to_string(), bytes.to_string(), format!("{bytes:#}"), note.to_string()]);
@@ -68,20 +68,19 @@ fn totals(plan: &MemoryPlan) -> String {
     table.trim_fmt() + "\n"
 }
 
-/// How far the plan is from what its schedule makes necessary: of all plans, and of all packings of what this one leaves
-/// to the arena.
+/// The distance of the plan from its lower bounds: over all plans for its schedule, and over all packings of its arena.
 fn bound(plan: &MemoryPlan) -> String {
     let t = &plan.totals;
     let is_least_packing = plan.spaces.first().is_some_and(|space| space.proved_minimal);
     let percent = |part: Bytes, of: Bytes| 100.0 * part.0 as f64 / of.0 as f64;
     let mut distance = match (t.temp, t.fragmentation) {
         (Bytes(0), _) => "no arena is needed".to_string(),
-        _ if t.total == t.total_lower_bound => "no plan for this schedule takes less: proved".to_string(),
+        _ if t.total == t.total_lower_bound => "proved: no plan for this schedule needs less".to_string(),
         (_, Bytes(0)) => "the arena is full at its peak".to_string(),
-        _ if is_least_packing => "no packing of the arena is smaller: proved".to_string(),
+        _ if is_least_packing => "proved: no packing of the arena is smaller".to_string(),
         (temp, extra) => {
             format!(
-                "the arena is {extra} ({:.2} %) above the most temp bytes live at once",
+                "the arena is {extra} ({:.2} %) larger than the peak of live temp bytes",
                 percent(extra, temp)
             )
         }
@@ -90,23 +89,23 @@ fn bound(plan: &MemoryPlan) -> String {
     if t.temp > Bytes::ZERO && t.total_lower_bound < t.total && t.total_lower_bound > Bytes::ZERO {
         let (bound, above) = (t.total_lower_bound, t.total.saturating_sub(t.total_lower_bound));
         distance.push_str(&format!(
-            "; every plan for this schedule takes {bound} at least, {above} ({:.2} %) less",
+            "; every plan for this schedule needs at least {bound}, {above} ({:.2} %) less",
             percent(above, t.total)
         ));
     }
     let padding = match t.padding {
         Bytes(0) => String::new(),
-        padding => format!("; layouts pad {padding}"),
+        padding => format!("; layouts add {padding} of padding"),
     };
     format!("\n{distance}{padding}\n")
 }
 
-/// The shapes that lose most bytes to padding, and what would make them lose less; nothing where it is little.
+/// The shapes that lose most bytes to padding, with remedies; empty if there is little padding.
 fn worst_padding(module: &Module, target: &Target, facts: &Facts, plan: &MemoryPlan) -> String {
     if plan.totals.padding.0 < plan.totals.total.0 / NOTEWORTHY_PADDING {
         return String::new();
     }
-    let mut text = String::from("\nlost to padding in one buffer, and what would lose less\n\n");
+    let mut text = String::from("\nbytes lost to padding in one buffer, and remedies\n\n");
     for padding in codegen::layout::layout(module, facts, target, plan).padding.iter().take(MAX_PADDED_SHAPES)
     {
         let Padding { shape, buffers, size, lost, remedies } = padding;
@@ -125,7 +124,7 @@ fn worst_padding(module: &Module, target: &Target, facts: &Facts, plan: &MemoryP
 fn fits(target: &Target, plan: &MemoryPlan, screen: Screen) -> String {
     let mut text = String::new();
     for space in &plan.spaces {
-        // Whether the parts fit their tiles is not a question of the sum.
+        // Tiles are checked one by one, not by their sum.
         if target.tiles.is_some() && space.space == MemorySpaceId::MAIN {
             continue;
         }
@@ -137,7 +136,7 @@ fn fits(target: &Target, plan: &MemoryPlan, screen: Screen) -> String {
             true => screen.good(&format!("fits, {} to spare", available.saturating_sub(needed))),
             false if may_fit(space, available) => {
                 let extra = needed.saturating_sub(available);
-                format!("{extra} too much as it is packed here; all that is live at once fits")
+                format!("{extra} too much in this packing, although the peak of live bytes fits")
             }
             false => screen.bad(&format!("does NOT fit, {} too much", needed.saturating_sub(available))),
         };
@@ -146,37 +145,36 @@ fn fits(target: &Target, plan: &MemoryPlan, screen: Screen) -> String {
     text
 }
 
-/// Figures of a program that will be partitioned are of all devices together.
+/// Figures of a program that will be partitioned are totals over all devices.
 fn whole_program(per_device: Bytes) -> String {
     format!(
-        "not partitioned yet: these are figures of the whole program; cut as their shardings say, the arguments take \
+        "not partitioned yet: these figures are of the whole program; with their shardings, the arguments need \
          {per_device} on each device ({per_device:#} bytes)\n"
     )
 }
 
-/// Bytes of the arguments on each device, for programs that will be partitioned. What has a schedule was partitioned
-/// before.
+/// Bytes of the arguments on each device, for programs that will be partitioned. Scheduled programs already were.
 pub(crate) fn per_device(module: &Module, target: &Target) -> Option<Bytes> {
     if module.is_scheduled { None } else { arguments_per_device(module, target) }
 }
 
-/// A number of things.
+/// A count with its noun.
 pub(crate) fn count(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
-/// Where no operation says from which line of the program it comes: how to get a module that does.
+/// If no operation has a source line: how to get a module with lines.
 fn without_lines(module: &Module) -> String {
     let sources = Sources::new(module);
     match module.instructions.keys().any(|id| sources.innermost(id).is_some()) {
         true => String::new(),
         false => {
-            format!("\nno operation of this module says where in the program it comes from: {JAX_RECIPE}\n")
+            format!("\nthe operations of this module have no source lines: {JAX_RECIPE}\n")
         }
     }
 }
 
-/// An instruction, and where in its result.
+/// An instruction, and an index into its result.
 pub(crate) fn name_at(module: &Module, position: &Position) -> String {
     let name = &module.instructions[position.instruction].name;
     match position.index.is_root() {

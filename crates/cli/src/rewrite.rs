@@ -20,20 +20,21 @@ use crate::verdict::{beyond, fits};
 
 #[derive(Args)]
 pub(crate) struct RewriteArgs {
-    /// HLO text or protobuf as JAX hands it over, also `.gz`, or a folder of `--xla_dump_to`; `-` is standard input
+    /// HLO text or protobuf from JAX, also `.gz`, or a folder of `--xla_dump_to`; `-` is standard input
     module: String,
-    /// Who compiles it further: xla-gpu, xla-cpu or xla-tpu
+    /// The compiler that will compile the program: xla-gpu, xla-cpu or xla-tpu
     #[arg(long, value_parser = compiler)]
     compiler: Compiler,
     /// Machine that it compiles for: a name from `memplan targets`, or a TOML file (default: the compiler's usual one)
     #[arg(long)]
     target: Option<String>,
-    /// Save bytes at any price in time until the program needs no more than this, e.g. 16GiB; status 3 when it still does
+    /// Save bytes at any cost in time until the program needs at most this much, e.g. 16GiB; exit with status 3 if it
+    /// needs more
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, allow_negative_numbers = true)]
     memory_limit: Option<Bytes>,
     #[command(flatten)]
     page: PageArgs,
-    /// Where to write the rewritten program: as protobuf where the name ends in `.pb`, as text otherwise
+    /// File to write the rewritten program to: protobuf if the name ends in `.pb`, text otherwise
     #[arg(short, value_name = "FILE")]
     output: Option<String>,
 }
@@ -63,13 +64,13 @@ pub(crate) fn run(args: &RewriteArgs) -> Result<(), Failure> {
         },
     };
     Err(Failure::DoesNotFit(format!(
-        "error: for the rewritten program {} is expected to need {}",
+        "error: by memplan's estimate, for the rewritten program {} needs {}",
         args.compiler.name,
         beyond(needed, available)
     )))
 }
 
-/// As protobuf or as text, as the name of the file says.
+/// Writes protobuf or text, depending on the file's name.
 fn write_module(path: Option<&str>, module: &Module) -> Result<(), Failure> {
     if path.is_some_and(|path| path.ends_with(".pb")) {
         let bytes = hlo::proto::write_module(module).map_err(|error| Failure::input(&error))?;
@@ -78,24 +79,24 @@ fn write_module(path: Option<&str>, module: &Module) -> Result<(), Failure> {
     write_result(path, hlo::print(module))
 }
 
-/// The program as it was and as it is now, as the compiler is expected to have them.
+/// A page of the compiler's estimates for the program before and after.
 fn page(given: &Module, now: &Rewritten, compiler: &Compiler, target: &Target) -> Result<String, Failure> {
     let expected = |module| estimate(module, compiler, target).map_err(|error| Failure::input(&error));
     let (before, after) = (expected(given)?, expected(&now.module)?);
     let table = drawn::Table {
-        title: "what was done".to_string(),
+        title: "rewrites".to_string(),
         columns: COLUMNS.map(str::to_string).to_vec(),
         rows: rows(now).into_iter().map(|cells| drawn::Row { cells, query: String::new() }).collect(),
     };
     let shown = |name, (module, planned)| Shown { name, module, target, planned };
-    let before = shown("as it was", (&before.module, &before.planned));
+    let before = shown("original", (&before.module, &before.planned));
     Ok(page_of_two(before, shown("rewritten", (&after.module, &after.planned)), &[table]))
 }
 
-/// What each rewrite brings and costs.
+/// Tables the savings and costs of each rewrite.
 pub fn report(rewritten: &Rewritten, compiler: &Compiler, screen: Screen) -> String {
     let mut table = screen.table();
-    // What rewrites do stands below, where there is room for it.
+    // The descriptions follow below, where there is room for them.
     table.set_header(&COLUMNS[..FIGURES]);
     table.add_rows(rows(rewritten).into_iter().map(|row| row.into_iter().take(FIGURES)));
     for (i, column) in table.column_iter_mut().enumerate() {
@@ -104,13 +105,13 @@ pub fn report(rewritten: &Rewritten, compiler: &Compiler, screen: Screen) -> Str
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    let title = screen.wrap(&format!("{}, as memplan estimates it\n", compiler.description));
+    let title = screen.wrap(&format!("{}, by memplan's estimate\n", compiler.description));
     let mut text = format!("{title}\n{}\n", table.trim_fmt());
     for step in rewritten.steps.iter().filter(|step| step.is_kept) {
         text.push_str(&screen.wrap(&format!("\n{}: {}\n", step.name, step.description)));
     }
     if rewritten.steps.iter().all(|step| !step.is_kept) {
-        text.push_str("\nnothing pays: the program is as it was\n");
+        text.push_str("\nno rewrite is worth it: the program is unchanged\n");
     }
     let mut now = rewritten.before;
     for step in &rewritten.steps {
@@ -124,14 +125,14 @@ pub fn report(rewritten: &Rewritten, compiler: &Compiler, screen: Screen) -> Str
     text
 }
 
-/// How many of the columns are figures, and the name.
+/// The number of columns with figures, and the name.
 const FIGURES: usize = 7;
 
 const COLUMNS: [&str; 8] = ["", "memory", "", "time", "", "operations", "", "what"];
 
-/// The program as it was, and after each rewrite that was kept.
+/// The original program, and the program after each rewrite that was kept.
 fn rows(rewritten: &Rewritten) -> Vec<Vec<String>> {
-    let mut rows = vec![row("as it was", rewritten.before, None, "")];
+    let mut rows = vec![row("original", rewritten.before, None, "")];
     let mut now = rewritten.before;
     for step in rewritten.steps.iter().filter(|step| step.is_kept) {
         rows.push(row(step.name, step.price, Some(now), step.description));
@@ -154,7 +155,7 @@ fn row(name: &str, price: Price, before: Option<Price>, description: &str) -> Ve
     ]
 }
 
-/// In the unit in which there are up to three digits before the point.
+/// Formats with the unit that leaves at most three digits before the point.
 fn operations_of(n: f64) -> String {
     let (factor, unit) = match n {
         n if n >= 1e12 => (1e12, "T"),
@@ -165,7 +166,7 @@ fn operations_of(n: f64) -> String {
     format!("{:.2} {unit}", n / factor)
 }
 
-/// By how much bytes, seconds and operations change.
+/// The changes in bytes, seconds and operations.
 fn changes(to: Price, from: Price) -> [String; 3] {
     [
         change_in_percent(from.total.0 as f64, to.total.0 as f64),

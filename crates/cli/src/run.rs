@@ -23,17 +23,17 @@ pub(crate) struct RunArgs {
     module: String,
     /// Arrays p0, p1, ... for the leaves of the parameters, in order; bfloat16 as uint16 bits
     ///
-    /// A module with replica_count or num_partitions runs on replicas times partitions devices, of which number
-    /// r * partitions + p is partition p of replica r. Then an array of the parameter's shape goes to every device, and
-    /// one with a dimension for the devices before it gives each its part.
+    /// A module with replica_count or num_partitions runs on replicas times partitions devices; device r * partitions +
+    /// p is partition p of replica r. An array of the parameter's shape goes to every device; an array with a leading
+    /// dimension for the devices gives each its part.
     #[arg(long, value_name = "IN.npz")]
     inputs: String,
-    /// Where to write the arrays o0, o1, ... of the result
+    /// File for the arrays o0, o1, ... of the result
     ///
     /// With several devices, each array has a first dimension for them.
     #[arg(long, value_name = "OUT.npz")]
     outputs: Option<String>,
-    /// Also run inside the memory of a plan, every byte watched, and compare bit for bit
+    /// Also run inside the memory of a plan, watching every byte, and compare bit for bit
     #[arg(long)]
     arena: bool,
     /// Machine to plan for: a name from `memplan targets`, or a TOML file (default: cpu)
@@ -44,22 +44,22 @@ pub(crate) struct RunArgs {
     optimize: bool,
     #[command(flatten)]
     pin: PinOptions,
-    /// What the numbers of `rng` are made of
+    /// Seed of the numbers of `rng`
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
 }
 
 impl RunArgs {
-    /// Refuses flags about a plan where there is none.
+    /// Rejects flags about a plan if there is none.
     fn check(&self) -> Result<(), Failure> {
         if !self.arena && !self.optimize {
             refuse(
                 &given([("--target", self.target.is_some())]),
-                "only `--arena` and `--optimize` are for a machine",
+                "only `--arena` and `--optimize` use a machine",
             )?;
         }
         if !self.arena {
-            refuse(&self.pin.given(), "only `--arena` gives values memory of a plan")?;
+            refuse(&self.pin.given(), "only `--arena` makes a plan")?;
         }
         Ok(())
     }
@@ -79,7 +79,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     let mut module = interp::with_meaningful_layouts(&module).into_owned();
     let pins = args.pin.find(&module, &target)?;
     if args.optimize {
-        // The plan is made again below, with the working memory of the kernels.
+        // The plan is made below, with the working memory of the kernels.
         let assign =
             AssignOptions { pins: args.pin.of_arguments(&module, &target)?, ..AssignOptions::default() };
         let options = CompileOptions { assign, ..CompileOptions::default() };
@@ -91,7 +91,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     if let Some(planned) = &planned
         && in_arena(&module, planned, devices, &inputs, &options)? != results
     {
-        let text = "error: inside its arena the program computes other numbers than with separate buffers";
+        let text =
+            "error: the program computes different numbers inside its arena than with separate buffers";
         return Err(Failure::Refuted(text.to_string()));
     }
     if let Some(path) = &args.outputs {
@@ -100,8 +101,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     planned.map_or(Ok(()), |planned| verdict(&module, &target, &planned, None, None))
 }
 
-/// Text may leave the elements of constants out, `constant({...})`. Then the results are right for the module as XLA's
-/// parser fills it in, but they are not those of the program it was printed from.
+/// Text may omit the elements of constants, `constant({...})`. The results are then right for the module as XLA's
+/// parser fills it in, but not for the original program.
 fn warn_of_elided_constants(module: &Module) {
     let is_elided = |instruction: &&Instruction| matches!(&instruction.op, Op::Constant(c) if c.is_elided());
     let mut elided = module.instructions.values().filter(is_elided);
@@ -137,7 +138,7 @@ fn in_arena(
         .map_err(|error| Failure::Refuted(format!("error: {error}")))
 }
 
-/// Makes the whole archive before any of it is written.
+/// Builds the whole archive before writing any of it.
 fn write(path: &str, results: &[Literal]) -> Result<(), Failure> {
     let mut archive = Cursor::new(Vec::new());
     npz::write_outputs_of(results, &mut archive)

@@ -1,4 +1,4 @@
-//! What text is written for: how wide it is, and whether it has colours.
+//! The screen that text is written for: its width, and whether it has colors.
 
 use std::io::IsTerminal;
 
@@ -6,7 +6,7 @@ use anstyle::{AnsiColor, Style};
 use clap::ColorChoice;
 use comfy_table::{ContentArrangement, Table, presets};
 
-/// A place where people read.
+/// A screen, file or pipe that shows text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Screen {
     /// Characters across.
@@ -14,17 +14,17 @@ pub struct Screen {
     is_colored: bool,
 }
 
-/// Widths between which a report can be read.
+/// The narrowest and the widest report.
 const WIDTHS: std::ops::RangeInclusive<usize> = 60..=140;
 
 /// Room for a signed number of bytes.
 const FIGURE: usize = 12;
 
 impl Screen {
-    /// For files, and for programs that show the text in their own way.
+    /// For files, and for programs that display the text themselves.
     pub const PLAIN: Screen = Screen { width: 110, is_colored: false };
 
-    /// Where a result goes: a file, or standard output, also for `-`.
+    /// The screen of a result: a file, or standard output, also for `-`.
     pub(crate) fn of(output: Option<&str>, choice: ColorChoice) -> Screen {
         match output {
             None | Some("-") => Screen::standard_output(choice),
@@ -32,8 +32,8 @@ impl Screen {
         }
     }
 
-    /// Standard output: as wide as `COLUMNS` says or the terminal is, coloured where a terminal has colours and
-    /// `NO_COLOR` is not set, unless it was chosen otherwise.
+    /// Standard output: as wide as `COLUMNS` or the terminal; colored by the user's choice, else if the terminal has
+    /// colors and `NO_COLOR` is not set.
     fn standard_output(choice: ColorChoice) -> Screen {
         let asked = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
         let terminal = || terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
@@ -52,7 +52,7 @@ impl Screen {
         }
     }
 
-    /// Breaks lines that are too long, between words where that can be; what continues is indented.
+    /// Breaks long lines, between words where possible; continuation lines are indented.
     pub(crate) fn wrap(self, text: &str) -> String {
         let mut wrapped = String::with_capacity(text.len());
         for line in text.split_inclusive('\n') {
@@ -68,14 +68,14 @@ impl Screen {
         wrapped
     }
 
-    /// A figure with what it is about beside it, in as many lines as that takes.
+    /// A figure with its description beside it, on as many lines as needed.
     pub(crate) fn item(self, figure: &str, text: &str) -> String {
         let first = format!(" {figure:>FIGURE$}  ");
         self.fill(text, &first, &" ".repeat(first.chars().count())) + "\n"
     }
 
     fn fill(self, text: &str, first: &str, rest: &str) -> String {
-        // Named, since what is usual depends on the features that other crates ask for.
+        // Named, since the default depends on features that other crates enable.
         let options = textwrap::Options::new(self.width)
             .wrap_algorithm(textwrap::WrapAlgorithm::FirstFit)
             .word_separator(textwrap::WordSeparator::AsciiSpace)
@@ -84,7 +84,7 @@ impl Screen {
         textwrap::fill(text, options)
     }
 
-    /// A table without lines whose columns share the width.
+    /// A table without rules whose columns share the width.
     pub(crate) fn table(self) -> Table {
         let mut table = Table::new();
         table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
@@ -92,27 +92,27 @@ impl Screen {
         table
     }
 
-    /// What begins a part of the text.
+    /// A heading.
     pub(crate) fn heading(self, text: &str) -> String {
         self.styled(Style::new().bold(), text)
     }
 
-    /// What is beside the point.
+    /// Text of minor importance.
     pub(crate) fn faint(self, text: &str) -> String {
         self.styled(Style::new().dimmed(), text)
     }
 
-    /// What is as it should be.
+    /// Good news.
     pub(crate) fn good(self, text: &str) -> String {
         self.styled(AnsiColor::Green.on_default(), text)
     }
 
-    /// What is not, and what is to be looked at first.
+    /// Bad news, to look at first.
     pub(crate) fn bad(self, text: &str) -> String {
         self.styled(AnsiColor::Red.on_default(), text)
     }
 
-    /// What is drawn.
+    /// Parts of a drawing.
     pub(crate) fn drawn(self, text: &str) -> String {
         self.styled(AnsiColor::Blue.on_default(), text)
     }

@@ -1,4 +1,4 @@
-//! What each stage of `compile` came to, and what it decided.
+//! The price of each stage of `compile`, and its decisions.
 
 use std::fmt::{Display, Write as _};
 
@@ -11,7 +11,7 @@ use memplan::passes::{CopyReport, FusionReport, RematReport, Report, ResidualsRe
 
 use crate::time::{change_in_percent, duration};
 
-/// Where the bytes went, stage by stage, and what a run of the program takes by the cost model.
+/// Tables the bytes after each stage, and the time of a run by the cost model.
 pub(crate) fn table(compiled: &Compiled, timings: bool) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
@@ -21,7 +21,7 @@ pub(crate) fn table(compiled: &Compiled, timings: bool) -> String {
     let (mut bytes, mut seconds) = (None, None);
     for stage in &compiled.stages {
         let total = stage.total.map(|total| total.0 as f64);
-        // A machine whose speed is not known takes no time.
+        // A machine without speeds takes no time.
         let run = stage.seconds.filter(|&seconds| seconds > 0.0);
         let mut row = vec![
             stage.name.to_string(),
@@ -42,7 +42,7 @@ pub(crate) fn table(compiled: &Compiled, timings: bool) -> String {
     table.trim_fmt() + "\n"
 }
 
-/// By how much something grew.
+/// The growth in percent.
 fn change(before: Option<f64>, after: Option<f64>) -> String {
     match (before, after) {
         (Some(before), Some(after)) => change_in_percent(before, after),
@@ -55,9 +55,9 @@ pub(crate) fn explain_fusion(report: &FusionReport) -> String {
     format!("\nfusion, edge by edge\n\n{}", report.to_text())
 }
 
-/// What each stage decided, but for the verdicts on edges.
+/// Lists the decisions of each stage, except the verdicts on edges.
 pub(crate) fn explain(compiled: &Compiled) -> String {
-    let mut text = "\nwhat the stages decided\n".to_string();
+    let mut text = "\ndecisions of the stages\n".to_string();
     for stage in &compiled.stages {
         let decided = match &stage.report {
             StageReport::Passes(runs) => {
@@ -87,7 +87,7 @@ fn recomputed(report: &RematReport) -> String {
     });
     let values = report.values.iter().map(|value| {
         format!(
-            "  `{}` is computed again: {}, {}, {:.0} operations",
+            "  `{}` is recomputed: {}, {}, {:.0} operations",
             value.value,
             value.bytes,
             times(value.uses, "use"),
@@ -101,7 +101,7 @@ fn residuals(report: &ResidualsReport) -> String {
     lines(report.pairs.iter().map(|pair| {
         let rows: Vec<String> = pair.recomputed.iter().map(|row| format!("`{row}`")).collect();
         format!(
-            "  `{}` keeps {} for `{}` rather than {}, which computes again in each of {} steps {}",
+            "  `{}` keeps {} for `{}` instead of {}; each of its {} steps recomputes {}",
             pair.producer,
             pair.after,
             pair.consumer,
@@ -124,7 +124,7 @@ fn fast_memory(report: &FastMemoryReport) -> String {
     let described = |entry: &FastMemoryEntry| {
         let index = if entry.index.0.is_empty() { String::new() } else { entry.index.to_string() };
         let residence = match entry.residence {
-            Residence::Main => "is in main memory, and would save in fast memory",
+            Residence::Main => "is in main memory; in fast memory it would save",
             Residence::Pinned => "is pinned, which saves",
             Residence::Prefetched => "is prefetched, which saves",
             Residence::Evicted => "is evicted, which saves",
@@ -134,10 +134,10 @@ fn fast_memory(report: &FastMemoryReport) -> String {
             _ => "saves",
         };
         let FastMemoryEntry { name, bytes, saved, .. } = entry;
-        format!("  `{name}{index}`, {bytes}, {residence} a traffic of {saved:.0} bytes")
+        format!("  `{name}{index}`, {bytes}, {residence} {saved:.0} bytes of traffic")
     };
     let copies = format!(
-        "  {} of fast memory, {} copies in, {} out; a traffic of {:.0} bytes, and of {:.0} at least",
+        "  {} of fast memory, {} copies in, {} out; {:.0} bytes of traffic, at least {:.0}",
         report.height, report.prefetches, report.evictions, report.traffic, report.lower_bound
     );
     lines(std::iter::once(copies).chain(report.assigned.iter().chain(&report.refused).map(described)))
@@ -148,7 +148,7 @@ fn of_schedule(tried: &TriedSchedule) -> String {
     let computations = tried.computations.iter().map(|(name, of)| {
         let candidates: Vec<String> =
             of.candidates.iter().map(|(method, peak)| format!("{method:?} {peak}")).collect();
-        let proof = if of.is_optimal { ", the least possible" } else { "" };
+        let proof = if of.is_optimal { ", proved minimal" } else { "" };
         format!("    `{name}`: {} from {:?}{proof}; tried {}", of.peak, of.chosen, candidates.join(", "))
     });
     format!("  a schedule with at most {} live{chosen}\n{}", tried.peak, lines(computations))
@@ -157,7 +157,7 @@ fn of_schedule(tried: &TriedSchedule) -> String {
 fn of_programs(tried: &TriedPrograms) -> String {
     let chosen = |is_chosen| if is_chosen { ", chosen" } else { "" };
     let guesses = tried.guesses.iter().map(|of| {
-        let total = of.total.map_or_else(String::new, |total| format!(": {total} at a glance"));
+        let total = of.total.map_or_else(String::new, |total| format!(": {total} in a quick plan"));
         format!("  first guess {:?}{total}{}", of.guess, chosen(of.is_chosen))
     });
     let programs = tried.programs.iter().map(|of| {

@@ -14,7 +14,7 @@ use crate::screen::Screen;
 
 #[derive(Args)]
 pub(crate) struct TargetsArgs {
-    /// Show this one alone, every number with its source: a file to copy for a machine of your own. A path to a TOML file
+    /// Show only this machine, every number with its source: a file to copy for your own machine. A path to a TOML file
     /// is checked and shown
     target: Option<String>,
     /// Write text for people, or JSON for programs
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &TargetsArgs) -> Result<(), Failure> {
     write_result(None, text)
 }
 
-/// A target with where its numbers come from.
+/// A target with the sources of its numbers.
 #[derive(serde::Serialize)]
 struct Described {
     #[serde(flatten)]
@@ -80,5 +80,8 @@ fn table(targets: &[Described], screen: Screen) -> String {
     for column in [2, 3] {
         table.column_mut(column).expect("five columns").set_cell_alignment(CellAlignment::Right);
     }
-    format!("{}\n\n`memplan targets NAME` shows every number of one, with its source\n", table.trim_fmt())
+    format!(
+        "{}\n\n`memplan targets NAME` shows every number of a target, with its source\n",
+        table.trim_fmt()
+    )
 }

@@ -1,11 +1,11 @@
-//! How long a program takes by the cost model, and what its time goes to.
+//! The time of a program by the cost model, and its parts.
 
 use memplan::analysis::{Facts, RunEstimate};
 use memplan::ir::Module;
 use memplan::memory::{Bytes, Target};
 use memplan::plan::ProgramCost;
 
-/// A line that says how long one run takes and what that time goes to; nothing on targets whose speed is not known.
+/// States how long one run takes and its largest parts; empty for targets without speeds.
 pub(crate) fn line(module: &Module, facts: &Facts, target: &Target) -> String {
     let run = ProgramCost::new(module, facts, target).run;
     if run.seconds <= 0.0 {
@@ -21,7 +21,7 @@ pub(crate) fn line(module: &Module, facts: &Facts, target: &Target) -> String {
     )
 }
 
-/// What the time of a run goes to, the largest share first.
+/// The parts of a run's time, the largest first.
 fn shares(run: &RunEstimate) -> impl Iterator<Item = (&'static str, f64)> {
     let mut parts = [
         ("matrix work", run.matrix_seconds),
@@ -35,12 +35,12 @@ fn shares(run: &RunEstimate) -> impl Iterator<Item = (&'static str, f64)> {
     parts.into_iter().map(move |(name, part)| (name, part / seconds))
 }
 
-/// By how much something has changed, in percent; nothing where there was nothing to change.
+/// The change in percent; empty if there was nothing before.
 pub(crate) fn change_in_percent(before: f64, after: f64) -> String {
     if before > 0.0 { format!("{:+.1} %", 100.0 * (after / before - 1.0)) } else { String::new() }
 }
 
-/// Seconds in the unit in which they have up to three digits before the point.
+/// Seconds in the unit with at most three digits before the point.
 pub(crate) fn duration(seconds: f64) -> String {
     let (factor, unit) = match seconds {
         s if s >= 1.0 => (1.0, "s"),

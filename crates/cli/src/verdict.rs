@@ -1,4 +1,4 @@
-//! Whether a program fits. Where it does not, every verb ends with status 3 after its result.
+//! Whether a program fits. If it does not, every verb exits with status 3 after its result.
 
 use memplan::advice::{GroupBy, Peak, Words};
 use memplan::driver::{Excess, exceeded};
@@ -12,17 +12,32 @@ use crate::holders;
 /// Lines of holders of the peak that are shown.
 const HOLDERS: usize = 5;
 
-/// Whether a plan fits a limit, where one is given, and the memories of its machine.
+/// Checks that a plan fits a limit, if there is one, and the memories of its machine.
 ///
-/// `per_device` is what the arguments of a program that is not partitioned yet take on each device. The plan is then that
-/// of the whole program, so only these are held against the machine.
+/// `per_device` is the bytes of the arguments on each device, for a program that is not partitioned yet. The plan is
+/// then of the whole program, so only these bytes are compared with the machine.
 ///
 /// # Errors
-/// [`Failure::DoesNotFit`], with what is too much and who holds it.
+/// [`Failure::DoesNotFit`] names the excess and the holders of the peak.
 pub(crate) fn verdict(
     module: &Module,
     target: &Target,
     planned: &Planned,
+    limit: Option<Bytes>,
+    per_device: Option<Bytes>,
+) -> Result<(), Failure> {
+    verdict_at_least(module, target, planned, None, limit, per_device)
+}
+
+/// Whether a program fits where its plan is an estimate, and may need no more than `least` bytes of main memory.
+///
+/// # Errors
+/// As [`verdict`].
+pub(crate) fn verdict_at_least(
+    module: &Module,
+    target: &Target,
+    planned: &Planned,
+    least: Option<Bytes>,
     limit: Option<Bytes>,
     per_device: Option<Bytes>,
 ) -> Result<(), Failure> {
@@ -35,10 +50,12 @@ pub(crate) fn verdict(
             ))
         });
     }
-    let Some(excess) = exceeded(plan, target, limit) else { return within(plan, target) };
+    let excess = exceeded(plan, target, limit);
+    let is_sure = |excess: &Excess| least.is_none_or(|least| least > excess.available);
+    let main = excess.filter(is_sure).map(|excess| story(module, planned, excess));
     let others = too_small(plan, target, |space| space != MemorySpaceId::MAIN);
-    let lines = std::iter::once(story(module, planned, excess)).chain(others);
-    Err(Failure::DoesNotFit(lines.collect::<Vec<_>>().join("\n")))
+    let lines: Vec<String> = main.into_iter().chain(others).collect();
+    if lines.is_empty() { Ok(()) } else { Err(Failure::DoesNotFit(lines.join("\n"))) }
 }
 
 /// Whether a plan fits the memories of its machine.
@@ -50,27 +67,27 @@ pub(crate) fn within(plan: &MemoryPlan, target: &Target) -> Result<(), Failure> 
     if lines.is_empty() { Ok(()) } else { Err(Failure::DoesNotFit(lines.join("\n"))) }
 }
 
-/// Of each memory that a plan does not fit, and that is looked at, what is too much.
+/// Describes the excess in each memory that `is_looked_at` and that the plan does not fit.
 fn too_small(
     plan: &MemoryPlan,
     target: &Target,
     is_looked_at: impl Fn(MemorySpaceId) -> bool,
 ) -> Vec<String> {
     let lines = plan.spaces.iter().filter(|space| is_looked_at(space.space)).filter_map(|space| {
-        // Whether the parts fit their tiles is not a question of the sum.
+        // Tiles are checked one by one, not by their sum.
         let is_tiled = target.tiles.is_some() && space.space == MemorySpaceId::MAIN;
         let known = target.space(space.space).filter(|_| !is_tiled);
         let usable = known.and_then(|space| space.usable()).filter(|&usable| space.total > usable)?;
         if may_fit(space, usable) {
             return None;
         }
-        Some(format!("error: of {} the program needs {}", space.name, beyond(space.total, usable)))
+        Some(format!("error: in {} the program needs {}", space.name, beyond(space.total, usable)))
     });
     lines.collect()
 }
 
-/// Whether a memory near the cores has room for all that is live at once, though not as it is packed here. Another
-/// compiler has packed it, and knows a place for everything.
+/// Whether a memory near the cores has room for all values that are live at once, although this packing does not fit.
+/// Another compiler has packed it, and has an address for everything.
 pub(crate) fn may_fit(space: &SpaceTotals, usable: Bytes) -> bool {
     let least = space.total.saturating_sub(space.temp).saturating_add(space.temp_lower_bound);
     space.space != MemorySpaceId::MAIN && space.total > usable && least <= usable
@@ -79,9 +96,9 @@ pub(crate) fn may_fit(space: &SpaceTotals, usable: Bytes) -> bool {
 /// Whether so many bytes fit the main memory of a machine.
 ///
 /// # Errors
-/// What there is of it.
+/// The available bytes.
 pub(crate) fn fits(needed: Bytes, target: &Target) -> Result<(), Bytes> {
-    // Whether the parts fit their tiles is not a question of the sum.
+    // Tiles are checked one by one, not by their sum.
     let main = target.space(MemorySpaceId::MAIN).filter(|_| target.tiles.is_none());
     match main.and_then(|space| space.usable()).filter(|&usable| needed > usable) {
         Some(usable) => Err(usable),
@@ -89,20 +106,20 @@ pub(crate) fn fits(needed: Bytes, target: &Target) -> Result<(), Bytes> {
     }
 }
 
-/// What is needed, what there is, and what is too much, so that both people and scripts can read it.
+/// States needed, available and excess bytes, for people and for scripts.
 pub(crate) fn beyond(needed: Bytes, available: Bytes) -> String {
     let excess = needed.saturating_sub(available);
     format!(
-        "{needed} and may have {available}: {excess} too much ({} - {} = {} bytes)",
+        "{needed}, but only {available} is available: {excess} too much ({} - {} = {} bytes)",
         needed.0, available.0, excess.0
     )
 }
 
-/// What is asked for, what there is, and who holds the peak.
+/// States the needed and available bytes, and who holds the peak.
 pub fn story(module: &Module, planned: &Planned, excess: Excess) -> String {
     let peak = Peak::new(&Words::new(module, &planned.facts), planned, MemorySpaceId::MAIN);
     let mut text = format!(
-        "error: the program needs {}\n  the peak is {} while `{}` runs, held by",
+        "error: the program needs {}\n  the peak is {} while `{}` runs; the largest holders are",
         beyond(excess.needed, excess.available),
         peak.report.bytes,
         module.instructions[peak.report.instruction].name,

@@ -1,4 +1,4 @@
-//! What shells and manuals are told.
+//! Completions and manual pages.
 
 use crate::{failure, memplan};
 

@@ -52,7 +52,7 @@ fn reasons_are_named() {
             insta::assert_snapshot!(format!("diff_{name}"), text);
         }
     });
-    assert!(shown(80, &["diff", &case("step"), &case("step")]).contains("as many bytes as before"));
+    assert!(shown(80, &["diff", &case("step"), &case("step")]).contains("no change in bytes"));
 }
 
 #[test]

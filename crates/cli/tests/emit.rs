@@ -150,7 +150,7 @@ fn unknown_kinds_and_missing_files_are_wrong_usage() {
             "there is no kind `ptx`\n  the kinds are hlo, plan, html, svg, dot, perfetto, xprof, costs, layout, c-header",
         ),
         ("layout", "expected KIND=FILE; the kinds are hlo, plan"),
-        ("layout=", "the file is missing after `=`"),
+        ("layout=", "the file name is missing after `=`"),
     ] {
         let (text, status) = failure(folder.path(), &["plan", &module, "--emit", emit]);
         assert!(text.contains(expected), "{text}");

@@ -1,4 +1,4 @@
-//! What can be given as a module: compressed files, folders of dumps, and what is no HLO at all.
+//! Inputs: compressed files, folders of dumps, and files that are not HLO.
 
 use std::fs;
 use std::io::Write;
@@ -53,7 +53,7 @@ fn programs_that_are_rarely_met_have_reports() {
     for file in fs::read_dir(repository("tests/hlo/proved")).unwrap() {
         let path = file.unwrap().path();
         let text = shown(&repository(""), &["plan", path.to_str().unwrap(), "--quiet"]);
-        assert!(text.contains("what the caller passes"), "{path:?}: {text}");
+        assert!(text.contains("passed by the caller"), "{path:?}: {text}");
     }
 }
 
@@ -208,7 +208,7 @@ fn assignments_within_protobufs_are_shown() {
 #[test]
 fn a_module_without_source_lines_says_so() {
     let folder = tempfile::tempdir().unwrap();
-    let note = "no operation of this module says where in the program it comes from";
+    let note = "the operations of this module have no source lines";
     let with = "HloModule m\n\nENTRY main {\n  p = f32[8] parameter(0)\n  \
                 ROOT n = f32[8] negate(p), metadata={op_name=\"neg\" source_file=\"a.py\" source_line=3}\n}\n";
     fs::write(folder.path().join("with.hlo"), with).unwrap();

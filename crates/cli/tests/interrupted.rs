@@ -1,4 +1,4 @@
-//! Runs that are ended from outside: whatever the moment, a file is whole, or as it was.
+//! Runs that are ended from outside: at any moment, a file is complete or unchanged.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

@@ -1,4 +1,4 @@
-//! The command from outside: what it writes, where, and how it fails.
+//! The command from outside: its output, where it goes, and how it fails.
 
 mod as_written;
 mod completions;

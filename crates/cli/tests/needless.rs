@@ -34,50 +34,53 @@ fn flags_that_mean_nothing_for_a_machine_are_refused() {
     for (flags, said) in [
         (
             "--target cpu --no-preallocate",
-            "`--no-preallocate` does nothing here: processes on cpu take no pool",
+            "`--no-preallocate` has no effect here: processes on cpu have no memory pool",
         ),
-        ("--target tpu-v5e --memory-fraction 0.5", "`--memory-fraction` does nothing"),
-        ("--target cpu --collective-memory 1MiB", "`--collective-memory` does nothing"),
-        ("--target gpu-h100 --emit executorch=-", "`--emit executorch` means nothing for gpu-h100"),
-        ("--target tpu-v5e --emit tflite-micro=-", "`--emit tflite-micro` means nothing for tpu-v5e"),
-        ("--target cpu --emit tiles=-", "`--emit tiles` means nothing for cpu: it has no tiles"),
+        ("--target tpu-v5e --memory-fraction 0.5", "`--memory-fraction` has no effect"),
+        ("--target cpu --collective-memory 1MiB", "`--collective-memory` has no effect"),
+        ("--target gpu-h100 --emit executorch=-", "`--emit executorch` makes no sense for gpu-h100"),
+        ("--target tpu-v5e --emit tflite-micro=-", "`--emit tflite-micro` makes no sense for tpu-v5e"),
+        ("--target cpu --emit tiles=-", "`--emit tiles` makes no sense for cpu: it has no tiles"),
     ] {
         for verb in ["plan", "compile"] {
             refused(&format!("{verb} {STEP} {flags}"), said);
         }
     }
     refused(&format!("compile {STEP} --target gpu-h100 --streaming"), "gpu-h100 has no tiles");
-    refused(&format!("compile {STEP} --target cpu --ipus 4 --recompute"), "`--ipus` does nothing");
-    refused(&format!("fit {STEP} --target cpu --allocator bfc"), "`--allocator` does nothing");
+    refused(&format!("compile {STEP} --target cpu --ipus 4 --recompute"), "`--ipus` has no effect");
+    refused(&format!("fit {STEP} --target cpu --allocator bfc"), "`--allocator` has no effect");
 }
 
 #[test]
 fn flags_that_mean_nothing_beside_others_are_refused() {
     for (command, said) in [
-        ("compile STEP --target cpu --timings --format json", "`--timings` does nothing here"),
-        ("compile STEP --target cpu --frontier --explain-fusion", "`--explain-fusion` does nothing here"),
+        ("compile STEP --target cpu --timings --format json", "`--timings` has no effect here"),
+        ("compile STEP --target cpu --frontier --explain-fusion", "`--explain-fusion` has no effect here"),
         (
             "compile STEP --target gpu-h100 --frontier --no-preallocate",
-            "`--no-preallocate` does nothing here",
+            "`--no-preallocate` has no effect here",
         ),
-        ("plan STEP --around a0", "`--around` does nothing here: it is about the graph of `--emit dot=FILE`"),
-        ("plan STEP --top 3 --format json", "`--top` does nothing here"),
-        ("explain STEP a0 --group class", "`--group` does nothing here"),
+        (
+            "plan STEP --around a0",
+            "`--around` has no effect here: it configures the graph of `--emit dot=FILE`",
+        ),
+        ("plan STEP --top 3 --format json", "`--top` has no effect here"),
+        ("explain STEP a0 --group class", "`--group` has no effect here"),
         (
             "fit STEP --target gpu-h100 --memory-limit 1GiB --no-preallocate",
-            "`--no-preallocate` does nothing here",
+            "`--no-preallocate` has no effect here",
         ),
         (
             "run STEP --inputs x.npz --target cpu",
-            "`--target` does nothing here: only `--arena` and `--optimize`",
+            "`--target` has no effect here: only `--arena` and `--optimize`",
         ),
-        ("run STEP --inputs x.npz --pin 0=main", "`--pin` does nothing here"),
+        ("run STEP --inputs x.npz --pin 0=main", "`--pin` has no effect here"),
         ("opt STEP --stop-after 2", "--passes"),
-        ("replay t.csv --limit 1GiB --memory-fraction 0.5", "`--memory-fraction` does nothing here"),
-        ("replay t.csv --limit 1GiB --allocator platform --growth", "`--growth` does nothing here"),
+        ("replay t.csv --limit 1GiB --memory-fraction 0.5", "`--memory-fraction` has no effect here"),
+        ("replay t.csv --limit 1GiB --allocator platform --growth", "`--growth` has no effect here"),
         (
             "replay t.csv --limit 1GiB --pack-time 1",
-            "`--pack-time` does nothing here: a trace is not planned",
+            "`--pack-time` has no effect here: a trace is not planned",
         ),
     ] {
         refused(&command.replace("STEP", STEP), said);

@@ -1,4 +1,4 @@
-//! Where results go: each to a place of its own, also where that is the input.
+//! Destinations of results: each is separate, but may be the input.
 
 use std::io::Write;
 use std::path::Path;
@@ -94,7 +94,7 @@ fn standard_input_can_be_read_once() {
     let folder = folder_with_module();
     let output = memplan_reading(folder.path(), &["check", "-", "-"], MODULE);
     assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("standard input (`-`) is asked for twice"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("standard input (`-`) is named twice"));
     let output = memplan_reading(folder.path(), &["opt", "-"], MODULE);
     assert!(output.status.success() && output.stdout.starts_with(b"HloModule m"));
 }

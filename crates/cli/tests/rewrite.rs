@@ -1,4 +1,4 @@
-//! `memplan rewrite`: text and protobuf in and out, what is kept of a program, and limits.
+//! `memplan rewrite`: text and protobuf in and out, preserved parts of a program, and limits.
 
 use crate::{failure, memplan, repository};
 
@@ -30,7 +30,7 @@ fn text_and_protobuf_are_the_same_program() {
     assert_eq!(opcodes(&read), opcodes(std::str::from_utf8(&text).unwrap()));
     // Rewritten once more, from protobuf, nothing is left to do.
     let output = memplan(folder.path(), &["rewrite", "out.pb", "--compiler", "xla-gpu", "-o", "again.pb"]);
-    assert!(String::from_utf8_lossy(&output.stderr).contains("nothing pays"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no rewrite is worth it"));
     assert_eq!(std::fs::read(folder.path().join("again.pb")).unwrap(), binary);
 }
 
@@ -55,7 +55,7 @@ fn shardings_donation_attributes_and_custom_calls_survive() {
     std::fs::write(folder.path().join("in.hlo"), text).unwrap();
     let output = memplan(folder.path(), &["rewrite", "in.hlo", "--compiler", "xla-gpu", "-o", "out.hlo"]);
     let report = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success() && !report.contains("nothing pays"), "{report}");
+    assert!(output.status.success() && !report.contains("no rewrite is worth it"), "{report}");
     let text = std::fs::read_to_string(folder.path().join("out.hlo")).unwrap();
     for kept in [
         "input_output_alias={ {0}: (0, {}, may-alias) }",
@@ -74,7 +74,7 @@ fn a_limit_that_is_not_met_is_status_3_with_the_program_written() {
     let module = repository(RESIDUALS).display().to_string();
     let arguments = ["rewrite", &module, "--compiler", "xla-gpu", "--memory-limit", "1KiB", "-o", "out.hlo"];
     let (text, status) = failure(folder.path(), &arguments);
-    assert!(text.contains("and may have 1.00 KiB"), "{text}");
+    assert!(text.contains("but only 1.00 KiB is available"), "{text}");
     assert_eq!(status, 3);
     assert!(folder.path().join("out.hlo").exists());
 }

@@ -1,4 +1,4 @@
-//! `memplan run`: what it says beside the numbers.
+//! `memplan run`: its messages.
 
 use crate::memplan;
 

@@ -49,7 +49,7 @@ fn stages_say_what_they_came_to_and_why() {
     let explained = said(&[&compile[..], &["--explain-stages"]].concat());
     // What is explained is added to the report.
     let why = explained.strip_prefix(text.as_str()).expect("the report is the same");
-    assert!(why.starts_with("\nwhat the stages decided\n"), "{why}");
+    assert!(why.starts_with("\ndecisions of the stages\n"), "{why}");
     let (table, _) = text.split_once("\n\n").unwrap();
     // A line with nothing in front is the name of a stage, which is in the table, too.
     let stages: Vec<&str> =

@@ -1,10 +1,10 @@
-//! The bytes of constants, in the layout in which the program reads them.
+//! The bytes of constants, in the program's layouts.
 //!
-//! All constant allocations stand in one file, in order, each at a multiple of its alignment. An embedder copies each
-//! from [`Allocation::file_offset`](crate::layout::Allocation::file_offset) to wherever it put the allocation, or maps
-//! the file and uses it in place. Bytes that are padding are zero.
+//! All constant allocations are in one file, in order, each at a multiple of its alignment. An embedder copies each
+//! from [`Allocation::file_offset`](crate::layout::Allocation::file_offset) to the address of the allocation, or maps
+//! the file and uses it in place. Padding bytes are zero.
 //!
-//! Elements are little-endian. Elements of less than a byte are one to a byte unless the layout packs them (`E(4)`);
+//! Elements are little-endian. Elements smaller than a byte take one byte each unless the layout packs them (`E(4)`);
 //! packed ones fill bytes from the lowest bit up. Tiled complex numbers are two planes, the real one first.
 
 use std::io::Write;
@@ -27,7 +27,7 @@ pub enum ConstantsError {
         name: String,
     },
     /// There is no rule for where the elements are.
-    #[error("the layout of constant `{name}` is not one that elements can be laid out in")]
+    #[error("the layout of constant `{name}` is not valid for its elements")]
     Layout {
         /// The constant.
         name: String,
@@ -37,7 +37,7 @@ pub enum ConstantsError {
     Write(#[from] std::io::Error),
 }
 
-/// Where each allocation's bytes are in the file of constants, none for those that are no constants; and its size.
+/// The offset of each allocation's bytes in the file of constants, `None` for others; and the file's size.
 pub(crate) fn constant_offsets(plan: &MemoryPlan) -> (Vec<Option<Bytes>>, Bytes) {
     let mut end = Bytes::ZERO;
     let offset = |allocation: &memplan_memory::Allocation| {
@@ -62,7 +62,7 @@ pub fn write_constants(
 ) -> Result<(), ConstantsError> {
     let (offsets, end) = constant_offsets(plan);
     let constants = constants_by_allocation(module, plan);
-    // Before memory is asked for that only the data would justify.
+    // Checked before memory is allocated that only the data would justify.
     for part in constants.iter().flatten() {
         part.data()?;
     }

@@ -70,7 +70,7 @@ const STYLE: &str = "  rankdir=TB;
   edge [color=\"#57606a\", fontname=\"sans-serif\", fontsize=9];
 ";
 
-/// What is no more than so many steps away, in any direction.
+/// The instructions within some number of steps, in any direction.
 fn neighbours(
     module: &Module,
     planned: &Planned,

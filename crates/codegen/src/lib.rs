@@ -1,11 +1,12 @@
-//! What a runtime loads, and what people look at, from a memory plan.
+//! Output of a memory plan, for runtimes and for people.
 //!
-//! [`layout`](mod@layout) is a whole program as a runtime needs it; JSON, text and [`c_header`] are views of that one
-//! document. [`write_constants`] writes the constant data that goes with it.
-//! [`offline_memory_allocation`] and [`executorch()`] are plans as TFLite Micro and ExecuTorch read them.
+//! [`layout`](mod@layout) is a whole program for a runtime; JSON, text and [`c_header`] are views of that document.
+//! [`write_constants`] writes its constant data. [`offline_memory_allocation`] and [`executorch()`] are plans in the
+//! formats of TFLite Micro and ExecuTorch.
 //!
-//! [`view`] is the same program as people look at it, from which the viewer ([`view::html`]), pictures ([`view::svg`]) and
-//! traces ([`view::perfetto`]) are made; [`dot()`] is its graph, and [`xprof()`] what XProf opens. Nothing is decided here.
+//! [`view`] is the same program for people; the viewer ([`view::html`]), pictures ([`view::svg`]) and traces
+//! ([`view::perfetto`]) are made from it. [`dot()`] is the program's graph, and [`xprof()`] a profile for XProf.
+//! Nothing is decided here.
 //!
 //! ```
 //! use memplan_codegen::layout;

@@ -1,7 +1,7 @@
-//! Plans as the runtimes of small devices read them.
+//! Plans in the formats of small devices' runtimes.
 //!
-//! Both runtimes know tensors by number and want an offset for each in an arena of theirs; the numbers are those of the
-//! buffers of [`ProgramLayout`]. What the caller passes and what is constant they place themselves.
+//! Both runtimes number tensors and need an offset for each in their arena; the numbers are those of the buffers of
+//! [`ProgramLayout`]. They place arguments and constants themselves.
 
 use memplan_memory::{Bytes, KindName};
 use serde::Serialize;
@@ -12,7 +12,7 @@ use crate::layout::{Buffer, ProgramLayout};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MicroError {
     /// An offset of 2 GiB or more.
-    #[error("`{name}` lies at {offset}, and TFLite Micro counts offsets in 31 bits")]
+    #[error("`{name}` is at {offset}, and TFLite Micro counts offsets in 31 bits")]
     Offset {
         /// The buffer.
         name: String,
@@ -20,7 +20,7 @@ pub enum MicroError {
         offset: Bytes,
     },
     /// A buffer in another memory than the first.
-    #[error("`{name}` lies in memory {space}, and TFLite Micro has one arena")]
+    #[error("`{name}` is in memory {space}, and TFLite Micro has one arena")]
     Space {
         /// The buffer.
         name: String,
@@ -52,7 +52,8 @@ pub fn offline_memory_allocation(layout: &ProgramLayout) -> Result<Vec<u8>, Micr
     Ok(words.into_iter().flat_map(i32::to_le_bytes).collect())
 }
 
-/// What ExecuTorch's memory planning comes to: the size of each arena, and for each tensor its arena and its offset there.
+/// The result of ExecuTorch's memory planning: the size of each arena, and for each tensor its arena and its offset
+/// there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ExecutorchPlan {
     /// Bytes of each arena by its number, of which ExecuTorch keeps the first, 0, for itself.
@@ -66,9 +67,9 @@ pub struct ExecutorchPlan {
 pub struct ExecutorchValue {
     /// The instruction that makes it, with the path into its result.
     pub name: String,
-    /// What it takes.
+    /// Its bytes.
     pub nbytes: u64,
-    /// Where it is; none for what the caller passes and for constants.
+    /// Its place; `None` for arguments and constants.
     pub allocation_info: Option<AllocationDetails>,
 }
 

@@ -1,8 +1,8 @@
-//! A plan as XProf's memory viewer reads it: an `HloProto` with a buffer assignment and heap simulator traces.
+//! A plan for XProf's memory viewer: an `HloProto` with a buffer assignment and heap simulator traces.
 //!
-//! The viewer adds what is always there (parameters, results, constants) to the highest sum that the trace of one
-//! memory space reaches. An arena may be larger than that sum, where a packing leaves gaps; the gaps at the peak are
-//! buffers too, so that the viewer's peak is what the program really needs.
+//! The viewer adds permanent allocations (parameters, results, constants) to the highest sum in the trace of one memory
+//! space. An arena may be larger than that sum if a packing leaves gaps; the gaps at the peak are buffers too, so that
+//! the viewer's peak is the program's real need.
 
 use memplan_analysis::{LiveRange, Time};
 use memplan_hlo::proto::{
@@ -88,8 +88,8 @@ fn taken(module: &Module, planned: &Planned) -> Vec<Taken> {
     values.chain(scratch).filter(|taken| taken.slice.size > Bytes::ZERO).collect()
 }
 
-/// What nothing is in, of an arena, at the instant when most is taken: parts of the arena beside each other, each as a
-/// buffer of the instruction that runs then.
+/// The unused parts of an arena at the instant of its peak: one for each run of adjacent bytes, as a buffer of the
+/// instruction that runs then.
 fn gaps_at_peak(planned: &Planned, taken: &[Taken], arena: AllocationId, size: Bytes) -> Vec<Taken> {
     let line = &planned.facts.line;
     let mut load = Load::new(line.end());
@@ -118,7 +118,7 @@ fn gaps_at_peak(planned: &Planned, taken: &[Taken], arena: AllocationId, size: B
 
 /// How the buffers of an arena come and go; none where it has none, which XProf would refuse.
 fn trace(planned: &Planned, taken: &[Taken], arena: AllocationId) -> Option<HeapTrace> {
-    // What is needed no longer goes before what is needed from now on.
+    // Values that end come before values that start.
     let mut events: Vec<(Time, bool, usize)> = Vec::new();
     for (buffer, taken) in taken.iter().enumerate().filter(|(_, taken)| taken.slice.allocation == arena) {
         events.push((taken.live.start, true, buffer));

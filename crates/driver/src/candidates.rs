@@ -8,10 +8,10 @@ use crate::{FirstGuess, Price, Stages, Variant};
 use memplan_ir::Module;
 use memplan_passes::{Fusion, Pass, Pipeline};
 
-/// What a candidate is tried for. More is asked of later ones.
+/// The purpose of trying a candidate. Later purposes are optional.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Purpose {
-    /// It is the usual way.
+    /// The usual way.
     Usual,
     /// It may be faster.
     Faster,
@@ -20,7 +20,7 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
-    /// What is tried in any case.
+    /// The purposes that these options need.
     pub(crate) fn needed(options: &CompileOptions) -> Purpose {
         match (options.objective, options.memory_limit) {
             (Objective::Memory, _) => Purpose::Usual,
@@ -35,41 +35,41 @@ pub(crate) struct Candidate {
     pub(crate) purpose: Purpose,
     /// The name of the variant of the stages.
     pub(crate) variant: &'static str,
-    /// What that does differently, for people.
+    /// How that variant differs from the usual way.
     pub(crate) description: &'static str,
     pub(crate) guess: FirstGuess,
-    /// The pass that fuses; `None` where nothing is fused.
+    /// The pass that fuses; `None` if nothing is fused.
     pub(crate) fusion: Option<&'static str>,
     pub(crate) setting: SettingId,
-    /// What the program came to when it was planned in full.
+    /// The price of the fully planned program.
     pub(crate) price: Option<Price>,
 }
 
-/// Where the steps of every candidate have led, after those of the front.
+/// A point that every candidate reaches, after the first stages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Until {
-    /// To a program that is still to be put into an order.
+    /// A program without an order.
     LaidOut,
-    /// To one in the order of the first guess.
+    /// A program in the order of the first guess.
     Ordered,
-    /// To one that keeps less for later.
+    /// A program that keeps fewer values.
     Recomputed,
-    /// To kernels.
+    /// A program of kernels.
     Fused,
-    /// To a program that can be planned.
+    /// A program that can be planned.
     Legal,
 }
 
 impl Until {
-    /// How many steps that is.
+    /// The number of steps to this point.
     pub(crate) fn n_steps(self, stages: &Stages) -> usize {
-        // One more tells of the program as it came.
+        // One more step represents the input program.
         1 + stages.front.len() + self as usize
     }
 }
 
-/// Every candidate: under each first guess the usual way, then variants of it, as many as there is effort for with a program
-/// of the size of a module; each fused in each way.
+/// Every candidate: under each first guess the usual way, then as many variants of it as the effort allows for a
+/// program of this size; each with every way to fuse.
 pub(crate) fn candidates(
     module: &Module,
     request: Request<'_>,
@@ -112,7 +112,7 @@ pub(crate) fn candidates(
     all
 }
 
-/// Each way to fuse, of which one may be not to.
+/// Each way to fuse, possibly including no fusion.
 fn ways_to_fuse(stages: &Stages) -> Vec<Option<Fusion>> {
     match stages.fusions.is_empty() {
         true => vec![None],
@@ -125,7 +125,7 @@ fn steps(stages: &Stages, guess: FirstGuess, fusion: Option<Fusion>, explain: bo
     let fusion = fusion.map(|fusion| Fusion { explain: fusion.explain || explain, ..fusion });
     let passes = [before.clone().into()].into_iter().chain(fusion.map(Into::into));
     let fuse = Pipeline::new(before.name, before.description, passes);
-    let as_it_came = Pipeline::new("before", "the program as it came", []);
+    let as_it_came = Pipeline::new("before", "the input program", []);
     let front = [as_it_came].into_iter().chain(stages.front.iter().cloned()).map(Step::Stage);
     let back = [
         Step::Order(guess),

@@ -1,4 +1,4 @@
-//! The whole pipeline in one screen: from what JAX hands over to a program that needs less memory, with a proof.
+//! The whole pipeline on one screen: from JAX's module to a program that needs less memory, with a proof.
 
 use crate::FirstGuess;
 use crate::candidates::Purpose;
@@ -22,71 +22,71 @@ use memplan_plan_hlo::{AssignOptions, PlanError, Planned, ScheduleOptions};
 /// How to compile.
 #[derive(Clone, Debug)]
 pub struct CompileOptions {
-    /// What to reach.
+    /// The objective.
     pub objective: Objective,
-    /// Bytes that the program should fit into: among the programs that do, the fastest is taken, or with
-    /// [`Objective::Memory`] the smallest. Where none does, the smallest is.
+    /// Bytes that the program should fit into: the fastest program that fits is chosen, or with [`Objective::Memory`]
+    /// the smallest. If none fits, the smallest is chosen.
     pub memory_limit: Option<Bytes>,
     /// The passes, stage by stage.
     pub stages: Stages,
-    /// Variants of the stages that may be faster, tried for every objective but [`Objective::Memory`].
+    /// Variants of the stages that may be faster, tried for every objective except [`Objective::Memory`].
     pub faster: Vec<Variant>,
-    /// Variants of the stages that may need fewer bytes, tried where there is a limit.
+    /// Variants of the stages that may need fewer bytes, tried if there is a limit.
     pub smaller: Vec<Variant>,
-    /// The most instructions that are compiled again for variants, over all of them: large programs try fewer.
+    /// The most instructions to compile again for variants, summed over variants: large programs try fewer.
     pub max_varied: usize,
-    /// Programs that are planned in full: the fastest, and of those that are fast enough the ones that need fewest bytes
-    /// at a glance.
+    /// The number of programs to plan in full: the fastest ones, and of those fast enough the ones with fewest bytes in
+    /// a quick plan.
     pub finalists: usize,
-    /// For [`Objective::Balanced`]: how many bytes more than the usual way, by this share, the fastest program may need at
-    /// a glance. The last percents of time may cost any number of bytes; they are there for [`Objective::Time`].
+    /// For [`Objective::Balanced`]: the share of bytes by which the fastest program may exceed the usual one in a quick
+    /// plan. The last percents of time may cost any number of bytes; [`Objective::Time`] pays that.
     pub most_growth: f64,
-    /// How much longer than the fastest program, by this share, one may take before fast memory is assigned and be the
-    /// best afterwards: training steps gain up to a third.
+    /// How much slower than the fastest program, as a share, a program may be before fast memory is assigned and still
+    /// be the best afterwards: training steps gain up to a third.
     pub fast_memory_share: f64,
-    /// Programs that are planned in full where there is a limit, from fewest bytes to least time.
+    /// The number of programs to plan in full if there is a limit, from fewest bytes to least time.
     pub points: usize,
-    /// First guesses of the order, each carried through to a plan at a glance, the cheapest first. Values are recomputed
-    /// under the one whose plan is smallest. A program that no guess can order is compiled in the order of its text.
+    /// First guesses of the order, the cheapest first. Each leads to a quick plan, and values are recomputed under the
+    /// guess whose plan is smallest. A program that no guess can order is compiled in the order of its text.
     pub guesses: Vec<FirstGuess>,
-    /// The part of the scheduling budget that telling guesses apart takes, for each guess: moves that matter are found
-    /// first.
+    /// The share of the scheduling budget spent on each guess to compare guesses: a schedule finds the moves that
+    /// matter first.
     pub glance: OneIn,
     /// How to schedule.
     pub schedule: ScheduleOptions,
-    /// How to assign. Scratch is refused ([`CompileError::Scratch`]): it belongs to instructions of the module that is
-    /// planned, which is not the module that is compiled.
+    /// How to assign. Scratch is rejected ([`CompileError::Scratch`]): it belongs to instructions of the module to
+    /// plan, while `compile` plans a different module.
     pub assign: AssignOptions,
-    /// Whether and how fast memory is used.
+    /// Whether and how to use fast memory.
     pub fast_memory: FastMemoryUse,
     /// Verify the module after every pass, not only at the end.
     pub verify_each_pass: bool,
-    /// Also plan the program as it was before and between the stages, to say what each stage brought.
+    /// Also plan the program before, between and after the stages, to report the savings of each stage.
     pub measure_stages: bool,
-    /// Report the verdict on every edge that could be fused.
+    /// Report the verdict on every edge that fusion considered.
     pub explain_fusion: bool,
-    /// Who is told of each stage when it is done.
+    /// The callback for each stage that is done.
     pub watch: Option<Watch>,
-    /// The most threads that work at a time: by default, as many as there are cores. Fewer do on large programs, of which
-    /// each has a copy. Results do not depend on it.
+    /// The most threads to use: by default, the number of cores. Large programs use fewer, since each thread has a
+    /// copy. Results do not depend on it.
     pub threads: usize,
 }
 
-/// Whether and how `compile` uses fast memory, on targets that have some.
+/// Whether and how `compile` uses fast memory, if the target has some.
 #[derive(Clone, Debug, Default)]
 pub enum FastMemoryUse {
     /// With the options for the target: to move fewer bytes of main memory, or, for [`Objective::Memory`], to lower the
-    /// footprint there.
+    /// peak there.
     #[default]
     ByObjective,
-    /// With options of one's own.
+    /// With the caller's options.
     With(FastMemoryOptions),
     /// Not at all.
     Unused,
 }
 
 impl FastMemoryUse {
-    /// The options for a target; `None` where no fast memory is used.
+    /// The options for a target; `None` if no fast memory is used.
     pub(crate) fn options(&self, objective: Objective, target: &Target) -> Option<FastMemoryOptions> {
         let of_target = FastMemoryOptions::for_target(target)?;
         let objective = match objective {
@@ -134,15 +134,14 @@ impl Default for CompileOptions {
 pub struct Compiled {
     /// Schedule, facts and plan.
     pub planned: Planned,
-    /// What the checker did to prove the plan.
+    /// The checker's proof of the plan.
     pub proof: check::Proof,
     /// What each stage did.
     pub stages: Vec<Stage>,
 }
 
 impl Compiled {
-    /// What the passes report, in the order in which they ran: of the program that was compiled, and not of those that it
-    /// was chosen from.
+    /// The reports of the passes, in the order in which they ran: only those of the chosen program.
     pub fn pass_reports(&self) -> impl Iterator<Item = &Report> {
         let runs = self.stages.iter().flat_map(|stage| match &stage.report {
             StageReport::Passes(runs) => runs.as_slice(),
@@ -151,7 +150,7 @@ impl Compiled {
         runs.filter_map(|run| run.report.as_ref())
     }
 
-    /// The verdict on every edge, where [`CompileOptions::explain_fusion`] asks for it.
+    /// The verdict on every edge, if [`CompileOptions::explain_fusion`] is set.
     pub fn fusion(&self) -> Option<&FusionReport> {
         self.pass_reports().find_map(Report::downcast_ref)
     }
@@ -166,16 +165,16 @@ pub enum CompileError {
     Invalid {
         /// Before or after.
         when: &'static str,
-        /// What is wrong with it.
+        /// Its errors.
         source: ir::VerifyErrors,
     },
     /// The options name scratch of instructions.
-    #[error("scratch cannot be given to `compile`, which plans other instructions than those of its input")]
+    #[error("`compile` accepts no scratch: it plans other instructions than those of its input")]
     Scratch,
-    /// A pass gave up.
+    /// A pass failed.
     #[error(transparent)]
     Pass(#[from] PassError),
-    /// No plan could be made.
+    /// The program cannot be planned.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The plan was refuted, which is a bug in memplan.
@@ -183,8 +182,8 @@ pub enum CompileError {
     Refuted(#[from] check::Violations),
 }
 
-/// Optimizes, fuses, schedules, plans and checks a module for a target. A module that has a schedule loses it: the
-/// order is chosen anew.
+/// Optimizes, fuses, schedules, plans and checks a module for a target. The schedule of the module, if it has one, is
+/// replaced.
 ///
 /// # Errors
 /// See [`CompileError`].
@@ -200,7 +199,7 @@ pub fn compile(
     search.choose_order()?;
     let (mut found, mut objective) = (search.for_objective()?, options.objective);
     if !found.iter().any(|(_, found)| request.fits(&found.planned.plan)) {
-        // More memory must never give a slower program, so what is chosen from does not depend on the limit.
+        // More memory must never give a slower program, so the set of candidates does not depend on the limit.
         (found, objective) = (search.all()?, Objective::Time);
     }
     let mut best = search.choose(found, objective);
@@ -209,12 +208,12 @@ pub fn compile(
     Ok(Compiled { planned: best.planned, proof, stages: best.stages })
 }
 
-/// The options with as many threads as a module leaves memory for.
+/// The options, with the number of threads that a module leaves memory for.
 pub(crate) fn affordable(options: &CompileOptions, module: &Module) -> CompileOptions {
     CompileOptions { threads: parallel::affordable(options.threads, module), ..options.clone() }
 }
 
-/// A module that can be compiled, without its schedule.
+/// A module to compile, without its schedule.
 pub(crate) fn checked(module: &Module, options: &CompileOptions) -> Result<Module, CompileError> {
     ir::verify(module).map_err(|source| CompileError::Invalid { when: "to begin with", source })?;
     if options.assign.scratch.values().any(|bytes| *bytes > Bytes::ZERO) {

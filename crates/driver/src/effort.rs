@@ -5,15 +5,15 @@ use memplan_passes::OneIn;
 use crate::compile::CompileOptions;
 use crate::first_guess::FirstGuess;
 
-/// How long to search. Answers are those of the effort on every machine, since it counts steps and not time.
+/// How long to search. It counts steps and not time, so answers are equal on every machine.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, strum::EnumString, strum::Display, strum::IntoStaticStr,
 )]
 #[strum(serialize_all = "lowercase")]
 pub enum Effort {
-    /// One order, one way, a short search.
+    /// One order, one way to fuse, a short search.
     Quick,
-    /// As long as people wait.
+    /// As long as a user will wait.
     #[default]
     Default,
     /// Every variant is planned in full, and searches are longer.
@@ -24,7 +24,7 @@ impl Effort {
     /// Every effort.
     pub const ALL: [Effort; 3] = [Effort::Quick, Effort::Default, Effort::Thorough];
 
-    /// The numbers of it in options that are otherwise the same.
+    /// Sets the numbers of this effort, and leaves the other options.
     #[must_use]
     pub fn of(self, options: CompileOptions) -> CompileOptions {
         let mut options = options;

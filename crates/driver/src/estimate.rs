@@ -1,14 +1,14 @@
-//! What another compiler will need for a module that JAX hands over, without asking it.
+//! Estimates what another compiler will need for a module from JAX, without running it.
 //!
-//! The program goes through the same stages as there (simplify, fuse, copy, schedule, assign), each with that compiler's
-//! rules, which are data ([`Compiler`]). What comes out is no plan for anybody to run, but the bytes of one.
+//! The program goes through that compiler's stages (simplify, fuse, copy, schedule, assign), each with that compiler's
+//! rules, which are data ([`Compiler`]). The result is not a plan to run, but the bytes of one.
 
 use crate::fast_memory::assign_fast_memory;
 use memplan_analysis::{CallGraph, RunEstimate};
 use memplan_fast_memory::{FastMemoryOptions, Selection};
 use memplan_ir as ir;
 use memplan_ir::{Module, Op, Role};
-use memplan_memory::{Bytes, Compiler, CompilerError, Scheduler, Target, Totals};
+use memplan_memory::{ByteRange, Bytes, Compiler, CompilerError, ProgramKind, Scheduler, Target, Totals};
 use memplan_pack as pack;
 use memplan_passes as passes;
 use memplan_passes::{Context, CopyReport, InsertedCopy, PassError, Pipeline, RunOptions};
@@ -25,6 +25,9 @@ pub struct Estimate {
     pub totals: Totals,
     /// Arguments, outputs that are not aliased, and temporaries.
     pub total: Bytes,
+    /// Between which bytes the compiler's own figure falls for four programs of five like this one; `None` where nobody
+    /// measured that compiler, or it has compiled the program.
+    pub interval: Option<ByteRange>,
     /// Who holds the peak.
     pub peak: PeakReport,
     /// What one run costs, by the cost model of the machine.
@@ -72,7 +75,9 @@ pub enum EstimateError {
 pub fn estimate(module: &Module, compiler: &Compiler, target: &Target) -> Result<Estimate, EstimateError> {
     ir::verify(module).map_err(EstimateError::Invalid)?;
     let machine = compiler.on(target);
-    Ok(Expected::new(module.clone(), compiler, &machine)?.into())
+    let estimate = Estimate::from(Expected::new(module.clone(), compiler, &machine)?);
+    let interval = compiler.interval(kind_of(module), estimate.total, estimate.totals.temp);
+    Ok(Estimate { interval, ..estimate })
 }
 
 /// What a compiler needs for a module that it has compiled and scheduled itself, as its own files have it: the order is
@@ -168,7 +173,22 @@ impl From<Expected> for Estimate {
         let peak = plan::peak_report(&expected.module, &expected.planned.facts, &expected.planned.plan);
         let total = expected.total();
         let Expected { module, planned, totals, run, copies } = expected;
-        Estimate { totals, total, peak, run, module, planned, copies }
+        Estimate { totals, total, interval: None, peak, run, module, planned, copies }
+    }
+}
+
+/// The kind of a program as it is given to a compiler.
+pub fn kind_of(module: &Module) -> ProgramKind {
+    let has = |is: fn(&Op) -> bool| module.instructions.values().any(|instruction| is(&instruction.op));
+    let has_loops = has(|op| matches!(op, Op::While));
+    if has(|op| matches!(op, Op::OptimizationBarrier)) {
+        ProgramKind::Checkpointed
+    } else if has(|op| matches!(op, Op::Convolution(_))) {
+        if has_loops { ProgramKind::ConvolutionsInLoops } else { ProgramKind::Convolutions }
+    } else if has_loops {
+        ProgramKind::Loops
+    } else {
+        ProgramKind::Straight
     }
 }
 

@@ -1,4 +1,5 @@
-//! Fast memory as a stage: what `memplan-fast-memory` decides, `memplan-passes` carries out, and the planner packs.
+//! Fast memory as a stage: `memplan-fast-memory` decides, `memplan-passes` applies the decisions, and the planner
+//! packs.
 
 use memplan_analysis::Facts;
 use memplan_fast_memory::{Assigned, Carrier, FastMemoryOptions, FastMemoryReport, Trial, assign};
@@ -7,13 +8,13 @@ use memplan_memory::{Bytes, FastMemory, FastMemoryDecision, Target};
 use memplan_passes::{insert_async_copies, order_for_async_copies};
 use memplan_plan_hlo::{PlanError, TakeOver, assign_space, storages};
 
-/// Assigns fast memory to a scheduled module: layouts say which values are there, and asynchronous copies bring values
-/// there and back. Parameters and constants move to the front of their computations, and tuples to right before the
-/// control flow that reads them; the order of everything else is kept. A target without fast memory leaves the module as
-/// it is.
+/// Assigns fast memory to a scheduled module: layouts say which values are in it, and asynchronous copies transfer
+/// values to and from it. Parameters and constants move to the front of their computations, and tuples to right before
+/// the control flow that reads them; all else keeps its order. Without fast memory in the target, the module is
+/// unchanged.
 ///
 /// # Errors
-/// When the call graph is not one that memory can be planned for, or values that must share storage cannot.
+/// The call graph is not one that memory can be planned for, or values that must share storage cannot.
 pub fn assign_fast_memory(
     module: &mut Module,
     target: &Target,
@@ -24,7 +25,7 @@ pub fn assign_fast_memory(
     let facts = Facts::new(module, &Schedule::in_textual_order(module))?;
     let packer = Packer { module, facts: &facts, target, fast, capacity: options.capacity };
     let Assigned { trial, report, .. } = assign(module, &facts, target, options, &packer)?;
-    // So far, it was enough that everything fits.
+    // Until here, any packing that fits was good enough.
     let height = assign_space(&trial.module, &trial.facts, target, fast.space, None)?.height;
     *module = trial.module;
     if report.slices > 0 {
@@ -33,7 +34,7 @@ pub fn assign_fast_memory(
     Ok(FastMemoryReport { height, ..report })
 }
 
-/// Carries decisions out by the pass that inserts copies, and packs by the planner.
+/// Applies decisions by the pass that inserts copies, and packs by the planner.
 struct Packer<'a> {
     module: &'a Module,
     facts: &'a Facts,
@@ -50,7 +51,7 @@ impl Carrier for Packer<'_> {
         let placed = insert_async_copies(&mut module, self.facts, self.fast, decisions)?;
         let facts = Facts::new(&module, &Schedule::in_textual_order(&module))?;
         let space = self.fast.space;
-        // The plan that is made in the end packs no worse than this.
+        // The final plan packs at least as well as this.
         let packed = assign_space(&module, &facts, self.target, space, Some(self.capacity))?;
         let placed = placed.into_iter().map(|it| (it.decision, it.position)).collect();
         Ok(Trial { module, facts, placed, plan: packed.plan, height: packed.height, total: packed.total })

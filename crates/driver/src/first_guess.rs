@@ -1,7 +1,7 @@
 //! First guesses of the order in which a program will run.
 //!
-//! What is worth recomputing, and what fusion saves, depends on what is alive when, and so on an order that is found only
-//! afterwards. `compile` and `rewrite` carry each guess through to the end, at a glance, and keep the best.
+//! Recomputation and fusion depend on which values are live at the same time, and so on an order that is found only
+//! later. `compile` and `rewrite` continue each guess to a quick plan, and keep the best.
 
 use memplan_ir::{ComputationId, EntityRef, Instruction, InstructionId, Module, Op, Schedule, SecondaryMap};
 use memplan_memory::Target;
@@ -13,19 +13,19 @@ use memplan_plan_hlo::ScheduleOptions;
 /// A first guess of the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FirstGuess {
-    /// That of the text, which is a person's or a depth-first walk.
+    /// The order of the text: a person's, or a depth-first walk.
     Text,
     /// A one-pass schedule.
     OnePass,
-    /// A schedule that is searched for.
+    /// A schedule found by search.
     Searched,
-    /// A one-pass schedule of what fusion would leave.
+    /// A one-pass schedule of the program after fusion.
     Fused,
 }
 
 impl FirstGuess {
-    /// A module in the order. `None` where values that must share storage interfere, so that there is no order yet: copies
-    /// come later.
+    /// The module in this order. `None` if values that must share storage interfere, so that no order exists before
+    /// copies are inserted.
     pub(crate) fn order(
         self,
         module: &Module,
@@ -46,7 +46,7 @@ impl FirstGuess {
             _ => plan::schedule(&guess, target, &options).ok().map(|(schedule, _)| schedule),
         };
         let Some(schedule) = schedule else { return Ok(None) };
-        // Calls go on sharing computations where nothing moves.
+        // Calls keep sharing computations if nothing moves.
         if schedule == Schedule::in_textual_order(&guess) {
             return Ok(Some(module.clone()));
         }
@@ -59,8 +59,8 @@ impl FirstGuess {
     }
 }
 
-/// The order in which instructions are computed first when the module is fused and scheduled. Operands do not always come
-/// before users, and instructions that fusion drops come last.
+/// The order in which instructions are first computed when the module is fused and scheduled. Operands may come after
+/// users, and instructions that fusion drops come last.
 fn schedule_fused(
     module: &Module,
     target: &Target,
@@ -68,7 +68,7 @@ fn schedule_fused(
     fusion: Option<&Fusion>,
 ) -> Result<Option<Schedule>, PassError> {
     let mut fused = module.clone();
-    // Names are kept within fusions.
+    // Fusion keeps names.
     for (id, instruction) in fused.instructions.iter_mut() {
         instruction.name = id.index().to_string().into();
     }

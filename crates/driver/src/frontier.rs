@@ -1,4 +1,4 @@
-//! The frontier: what a program can be had for, from fewest bytes to least time.
+//! The frontier: the best programs from fewest bytes to least time.
 
 use memplan_check as check;
 use memplan_ir::Module;
@@ -14,24 +14,25 @@ use crate::search::Search;
 /// One program of a frontier.
 #[derive(Clone, Debug)]
 pub struct Point {
-    /// What it costs.
+    /// Its price.
     pub price: Price,
     /// The name of the variant of the stages that led to it.
     pub variant: &'static str,
-    /// What that does differently, for people.
+    /// How that variant differs from the usual way.
     pub description: &'static str,
-    /// The pass that fused it; `None` where nothing is fused.
+    /// The pass that fused it; `None` if nothing is fused.
     pub fusion: Option<&'static str>,
-    /// The program, in the order of its schedule.
+    /// The program, scheduled.
     pub module: Module,
     /// Its plan.
     pub planned: Planned,
-    /// What the checker did to prove the plan.
+    /// The checker's proof of the plan.
     pub proof: check::Proof,
 }
 
-/// Finds programs that differ in what they give for bytes: each needs more than the one before it and is faster. With
-/// [`CompileOptions::memory_limit`] set to the total of a point, [`compile()`](crate::compile()) finds that point again.
+/// Finds programs that trade bytes for time: each needs more bytes than the one before it and is faster. With
+/// [`CompileOptions::memory_limit`] set to the total of a point, [`compile()`](crate::compile()) finds that point
+/// again.
 ///
 /// # Errors
 /// See [`CompileError`].

@@ -1,9 +1,9 @@
-//! What was found out already.
+//! Results that are already known.
 
 use std::sync::{Arc, Mutex};
 
-/// Results by what they are of, each found once: who asks for one that another thread is about to find waits for it. There
-/// are some dozens, so that they need no order.
+/// Results by key, each computed once: a thread that asks for a result that another is computing waits for it. There
+/// are some dozens, so they need no order.
 pub struct Known<K, T>(Mutex<Vec<(K, Slot<T>)>>);
 
 type Slot<T> = Arc<Mutex<Option<T>>>;
@@ -15,13 +15,13 @@ impl<K, T> Default for Known<K, T> {
 }
 
 impl<K: PartialEq, T: Clone> Known<K, T> {
-    /// The result, found now where it is not known. Errors are not kept.
+    /// The result, computed now if it is unknown. Errors are not kept.
     ///
     /// # Errors
-    /// That of the search.
+    /// The error of the computation.
     ///
     /// # Panics
-    /// A search before panicked.
+    /// An earlier computation panicked.
     pub fn of<E>(&self, key: K, find: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         const WHOLE: &str = "nobody panics with a lock held";
         let slot = {

@@ -1,8 +1,8 @@
 //! The pipelines of memplan, from a module to an answer.
 //!
-//! [`compile()`] optimizes, fuses, schedules, plans and proves a program for a machine. [`estimate()`] says what another
-//! compiler, described by a [`Compiler`](memplan_memory::Compiler), will need for it. [`rewrite()`] changes a program so
-//! that such a compiler needs less.
+//! [`compile()`] optimizes, fuses, schedules, plans and proves a program for a machine. [`estimate()`] estimates the
+//! memory that another compiler, described by a [`Compiler`](memplan_memory::Compiler), will need for it. [`rewrite()`]
+//! changes a program so that such a compiler needs less.
 //!
 //! ```
 //! use memplan_driver::{CompileOptions, compile};
@@ -45,7 +45,7 @@ mod watch;
 
 pub use compile::{CompileError, CompileOptions, Compiled, FastMemoryUse, compile};
 pub use effort::Effort;
-pub use estimate::{Estimate, EstimateError, estimate, estimate_compiled};
+pub use estimate::{Estimate, EstimateError, estimate, estimate_compiled, kind_of};
 pub use fast_memory::assign_fast_memory;
 pub use first_guess::FirstGuess;
 pub use frontier::{Point, frontier};

@@ -1,7 +1,6 @@
 //! A memo from settings to the programs that they lead to.
 //!
-//! A setting is a list of steps, each with the strengths of its options. Settings that begin alike share what they begin
-//! with:
+//! A setting is a list of steps, each with the strengths of its options. Settings share a common prefix of steps:
 //!
 //! ```text
 //!   as it came ── simplify ──┬── recompute rows ── lay out ──┬── recompute ── fuse
@@ -9,9 +8,9 @@
 //!                            └── recompute rows, price 2 ── lay out ── recompute, price 2 ── fuse
 //! ```
 //!
-//! A step is taken when somebody asks for a setting that needs it, and then once, for every setting that has come to an
-//! equal program and takes an equal step next. So settings that come to equal programs are one from there on, however they
-//! came there. A program is dropped as soon as no setting is at it any more.
+//! The memo takes a step when a setting first needs it, and only once for all settings with an equal program and an
+//! equal next step. So settings that arrive at equal programs share everything after, whatever their steps before. The
+//! memo drops a program as soon as no setting is at it any more.
 
 use std::sync::Arc;
 
@@ -21,8 +20,7 @@ use crate::parallel;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SettingId(usize);
 
-/// Settings, each with the program `P` that those of its steps `S` lead to that were taken, and with what each of these
-/// did, `D`.
+/// Settings, each with its program `P` after the steps `S` taken so far, and with the result `D` of each step.
 pub struct Memo<S, P, D> {
     settings: Vec<Setting<S, P, D>>,
 }
@@ -35,14 +33,14 @@ struct Setting<S, P, D> {
 }
 
 impl<S, P, D> Memo<S, P, D> {
-    /// The setting without steps, and a memo that has only that.
+    /// A memo with only the setting without steps.
     pub fn new(program: Arc<P>) -> (Memo<S, P, D>, SettingId) {
         let first = Setting { steps: Vec::new(), done: Vec::new(), program: Some(program) };
         (Memo { settings: vec![first] }, SettingId(0))
     }
 
-    /// A setting that does what another has done so far, and then takes other steps. Nothing is done yet, but what it will
-    /// go on from is kept.
+    /// A setting that starts with the steps taken by another, followed by other steps. Takes no step, but keeps the
+    /// program to continue from.
     ///
     /// # Panics
     /// The other setting is forgotten.
@@ -58,7 +56,7 @@ impl<S, P, D> Memo<S, P, D> {
         SettingId(self.settings.len() - 1)
     }
 
-    /// What the steps of a setting that were taken lead to.
+    /// The program of a setting after the steps taken so far.
     ///
     /// # Panics
     /// The setting is forgotten.
@@ -66,21 +64,21 @@ impl<S, P, D> Memo<S, P, D> {
         self.settings[setting.0].program.as_ref().expect("the setting is not forgotten")
     }
 
-    /// What each step of a setting that was taken did.
+    /// The result of each step of a setting taken so far.
     pub fn done(&self, setting: SettingId) -> &[Arc<D>] {
         &self.settings[setting.0].done
     }
 
-    /// Drops the program of a setting that nobody will ask for any more.
+    /// Drops the program of a setting that is not needed any more.
     pub fn forget(&mut self, setting: SettingId) {
         self.settings[setting.0].program = None;
     }
 
-    /// Takes the steps of some settings up to a number of them, by a function from a program and a step to the next program
-    /// and what was done. Takes time linear in the programs for each step, and what the function takes.
+    /// Takes the first `n` steps of some settings, by a function from a program and a step to the next program and a
+    /// result. Takes time linear in the programs for each step, plus the time of the function.
     ///
     /// # Errors
-    /// The first error of the function, after which the memo is of no use.
+    /// The first error of the function; the memo is unusable after it.
     pub fn reach<E: Send>(
         &mut self,
         asked: &[SettingId],
@@ -98,7 +96,7 @@ impl<S, P, D> Memo<S, P, D> {
             if groups.is_empty() {
                 return Ok(());
             }
-            // Nobody else holds a program that all settings leave, so that the step may change it in place.
+            // If all settings leave a program, the step owns it and may change it in place.
             let leave = |group: &Vec<usize>| {
                 let programs = group.iter().map(|&i| self.settings[i].program.take());
                 programs.last().flatten().expect("a setting that is asked for is not forgotten")
@@ -117,7 +115,7 @@ impl<S, P, D> Memo<S, P, D> {
         }
     }
 
-    /// The settings that take the next steps of those that are asked for, each group a step of its own.
+    /// Groups the settings by their next steps: one group for each step to take.
     fn next(&self, asked: &[SettingId], n_steps: usize) -> Vec<Vec<usize>>
     where
         S: PartialEq,
@@ -142,7 +140,7 @@ impl<S, P, D> Memo<S, P, D> {
         groups
     }
 
-    /// A program, or the equal one that some setting is at.
+    /// A program, or the equal one of some setting.
     fn known(&self, program: P) -> Arc<P>
     where
         P: PartialEq,
@@ -155,7 +153,7 @@ impl<S, P, D> Memo<S, P, D> {
 }
 
 impl<S, P, D> Setting<S, P, D> {
-    /// The step that is not taken yet.
+    /// The next step to take.
     fn next(&self) -> Option<&S> {
         self.steps.get(self.done.len())
     }
@@ -167,7 +165,7 @@ mod tests {
 
     use super::*;
 
-    /// Programs are numbers, and steps are added to them.
+    /// Here, programs are numbers, and steps are added to them.
     fn reach(memo: &mut Memo<i32, i32, i32>, asked: &[SettingId], n_steps: usize) -> usize {
         let n_taken = AtomicUsize::new(0);
         let take = |program: Arc<i32>, step: &i32| match *step {

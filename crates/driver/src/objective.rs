@@ -1,26 +1,26 @@
-//! What `compile` is to reach, and which of several programs reaches it best.
+//! The objective of `compile`, and the choice among several programs by it.
 
 use std::cmp::Ordering;
 
 use memplan_memory::{Bytes, MemoryPlan, MemorySpaceId, Target};
 
-/// What `compile` is to reach.
+/// The objective of `compile`.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, strum::EnumString, strum::Display, strum::IntoStaticStr,
 )]
 #[strum(serialize_all = "lowercase")]
 pub enum Objective {
-    /// The fewest bytes, whatever they cost.
+    /// The fewest bytes, at any cost in time.
     Memory,
-    /// The fewest bytes of the programs that are no slower, by the cost model, than the fastest that is found and does not
-    /// need far more bytes than others ([`CompileOptions::most_growth`](crate::CompileOptions::most_growth)).
+    /// The fewest bytes among programs that are no slower, by the cost model, than the fastest one that does not need
+    /// far more bytes than others ([`CompileOptions::most_growth`](crate::CompileOptions::most_growth)).
     #[default]
     Balanced,
-    /// The least time by the cost model; of programs that are equally fast, the one of fewest bytes.
+    /// The least time by the cost model; among equally fast programs, the one of fewest bytes.
     Time,
 }
 
-/// What a program costs, by the cost model.
+/// The price of a program, by the cost model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Price {
     /// Bytes of memory.
@@ -35,23 +35,23 @@ impl Objective {
     /// Every objective.
     pub const ALL: [Objective; 3] = [Objective::Balanced, Objective::Memory, Objective::Time];
 
-    /// How much longer than the fastest program, by this share of its time, a program may take that needs fewer bytes.
+    /// How much slower than the fastest program, as a share of its time, a program with fewer bytes may be.
     pub fn tolerance(self) -> f64 {
         match self {
             Objective::Memory => f64::INFINITY,
-            // The model is not that exact.
+            // The cost model is not more exact.
             Objective::Balanced => 0.01,
             Objective::Time => 0.0,
         }
     }
 
-    /// The best of some programs; `None` where there is none. Of equal ones, the last.
+    /// The best of some programs; `None` if there are none. Of equal ones, the last.
     ///
-    /// If there are more to choose from, the choice is never slower, but for `Memory`.
+    /// More candidates never give a slower choice, except for `Memory`.
     pub fn choose(self, prices: &[Price]) -> Option<usize> {
         let fastest = prices.iter().map(|price| price.seconds).fold(f64::INFINITY, f64::min);
         let limit = fastest * (1.0 + self.tolerance());
-        // Nobody knows how long hundreds of nested loops take: such a program is not ruled out.
+        // The time of hundreds of nested loops is unknown: such a program is not ruled out.
         let is_slower = |i: usize| prices[i].seconds.partial_cmp(&limit) == Some(Ordering::Greater);
         let is_allowed = |&i: &usize| self == Objective::Memory || !is_slower(i);
         (0..prices.len()).rev().filter(is_allowed).min_by(|&a, &b| {
@@ -61,7 +61,8 @@ impl Objective {
     }
 }
 
-/// The programs that no other one beats in bytes and in time, from fewest bytes to least time. Of equal ones, the first.
+/// The programs that no other one beats in both bytes and time, from fewest bytes to least time. Of equal ones, the
+/// first.
 pub fn undominated(prices: &[Price]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..prices.len()).collect();
     order.sort_by(|&a, &b| {
@@ -76,20 +77,20 @@ pub fn undominated(prices: &[Price]) -> Vec<usize> {
     order
 }
 
-/// What a plan needs, and the less that it may have.
+/// The bytes that a plan needs, and the smaller number that is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Excess {
-    /// Bytes of everything, against a limit; of main memory, against what it has for programs.
+    /// All bytes, compared with a limit; or the bytes in main memory, compared with its capacity for programs.
     pub needed: Bytes,
-    /// The limit, or what there is.
+    /// The limit, or the capacity.
     pub available: Bytes,
 }
 
-/// How a plan exceeds a limit, or what main memory has for programs. `None` where it fits.
+/// How a plan exceeds a limit, or the capacity of main memory. `None` if it fits.
 pub fn exceeded(plan: &MemoryPlan, target: &Target, limit: Option<Bytes>) -> Option<Excess> {
     let usable = target.space(MemorySpaceId::MAIN).and_then(|space| space.usable());
     let needed = plan.spaces.iter().find(|space| space.space == MemorySpaceId::MAIN);
-    // Whether the parts fit their tiles is not a question of the sum.
+    // Tiles are checked one by one, not by their sum.
     let usable = usable.filter(|_| target.tiles.is_none());
     let of_limit = limit.map(|available| Excess { needed: plan.totals.total, available });
     let of_main = needed.zip(usable).map(|(main, available)| Excess { needed: main.total, available });

@@ -4,10 +4,10 @@ use std::sync::Mutex;
 
 use memplan_ir::Module;
 
-/// Instructions and operands of all programs that are worked on at a time: each thread takes a kilobyte for one of them.
+/// Instructions and operands of all programs being worked on: each thread takes a kilobyte for one of them.
 const MOST_AT_A_TIME: usize = 1 << 20;
 
-/// As many threads as can each have a copy of a program, and at least one. Linear in the module.
+/// The number of threads that can each have a copy of a program, at least one. Linear in the module.
 pub(crate) fn affordable(threads: usize, module: &Module) -> usize {
     let size: usize = module.instructions.values().map(|instruction| 1 + instruction.operands.len()).sum();
     threads.min(MOST_AT_A_TIME / size.max(1)).max(1)
@@ -23,7 +23,7 @@ pub fn map<T: Send, R: Send>(threads: usize, items: Vec<T>, f: impl Fn(T) -> R +
     let work = Mutex::new(items.into_iter().zip(&mut results));
     let worker = || {
         loop {
-            // The lock is held while an item is taken, not while it is worked on.
+            // The lock is held while an item is taken, not during the work.
             let next = work.lock().expect("nobody panics with the lock held").next();
             let Some((item, result)) = next else { return };
             *result = Some(f(item));

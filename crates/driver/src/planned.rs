@@ -15,23 +15,23 @@ use memplan_ir::Module;
 use memplan_plan_hlo as plan;
 use memplan_plan_hlo::{PlanError, PlanOptions, Planned, ProgramCost, Results, ScheduleOptions};
 
-/// How much of a search scheduling is.
+/// How long to search for a schedule.
 #[derive(Clone, Copy)]
 pub(crate) enum Depth {
-    /// Enough to tell programs apart.
+    /// Long enough to compare programs.
     Glance,
     Full,
 }
 
-/// A program that was carried through to a plan.
+/// A program with a plan.
 #[derive(Clone)]
 pub(crate) struct Solution {
     /// In the order of its schedule.
     pub(crate) module: Module,
     pub(crate) planned: Planned,
-    /// What it comes to.
+    /// Its price.
     pub(crate) price: Price,
-    /// What was done to it, from planning on.
+    /// The stages from planning on.
     pub(crate) stages: Vec<Stage>,
 }
 
@@ -64,7 +64,7 @@ impl Request<'_> {
         tried[chosen].is_chosen = true;
         planned.apply(&mut module);
         let totals = planned.plan.totals;
-        // Before packing, the arena is as large as the most temp bytes live at once.
+        // Before packing, the arena is as large as the peak of live temp bytes.
         let before_packing = totals.total.saturating_sub(totals.fragmentation);
         let stages = vec![
             self.stage("schedule", scheduled, Some(before_packing), StageReport::Schedules(tried)),
@@ -73,7 +73,7 @@ impl Request<'_> {
         Ok(self.found(module, planned, stages))
     }
 
-    /// A program that was planned last: its last stage takes as long as it does, if stages are measured.
+    /// The planned program; if stages are measured, its last stage has the price of the whole.
     fn found(&self, module: Module, planned: Planned, mut stages: Vec<Stage>) -> Solution {
         let run = ProgramCost::new(&module, &planned.facts, self.target).run;
         let operations = run.matrix_operations + run.vector_operations;
@@ -84,7 +84,7 @@ impl Request<'_> {
         Solution { module, planned, price, stages }
     }
 
-    /// Keeps values near the cores, on targets that have memory there, and plans what is left for main memory.
+    /// Assigns fast memory, if the target has some, and plans the rest in main memory.
     pub(crate) fn with_fast_memory(
         &self,
         found: Solution,
@@ -108,7 +108,7 @@ impl Request<'_> {
         Ok(self.found(module, planned, stages))
     }
 
-    /// Proves a plan, without anything that made it.
+    /// Proves a plan, independently of the planner.
     pub(crate) fn check(&self, found: &mut Solution) -> Result<check::Proof, CompileError> {
         let start = Instant::now();
         let Solution { module, planned, stages, .. } = found;

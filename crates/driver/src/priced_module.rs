@@ -1,4 +1,4 @@
-//! A program on its way through `compile`: what a step makes of it, and what it comes to.
+//! A program during `compile`: its steps and its price.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -16,39 +16,39 @@ use memplan_passes::{Context, Pipeline, RunOptions};
 use memplan_plan_hlo as plan;
 use memplan_plan_hlo::{AssignOptions, PlaceOptions, PlanError, PlanOptions, ProgramCost};
 
-/// A module on its way, and what is known of it. Two are equal if their modules are.
+/// A module during `compile`, with facts about it. Two are equal if their modules are.
 #[derive(Clone)]
 pub(crate) struct PricedModule {
     pub(crate) module: Module,
-    /// Shared by the programs between which nothing changed.
+    /// Shared by programs between which nothing changed.
     comes_to: Arc<CameTo>,
     glance: OnceLock<Price>,
     seconds: OnceLock<f64>,
 }
 
-/// Total bytes and seconds of a program that is planned as it stands, once that is measured.
+/// Total bytes and seconds of the program, planned unchanged, once that is measured.
 type CameTo = OnceLock<(Bytes, f64)>;
 
-/// A step on the way.
+/// A step of `compile`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Step {
     /// Passes run.
     Stage(Pipeline),
     /// Passes run that put operations into kernels.
     Fuse(Pipeline),
-    /// The program is put into the order of a first guess, where that gives one.
+    /// Orders the program by a first guess, if the guess gives an order.
     Order(FirstGuess),
 }
 
-/// What a step did.
+/// The result of a step.
 pub(crate) struct Done {
-    /// The stage of the report, where the step is one.
+    /// The stage of the report, if the step is one.
     stage: Option<Stage>,
     /// The guess that gave an order.
     pub(crate) order: Option<FirstGuess>,
-    /// The fingerprint of a program that was fused.
+    /// The fingerprint of a fused program.
     pub(crate) fused: Option<u64>,
-    /// What the program came to, where this very step was measured.
+    /// The price of the program, if this step was measured.
     came_to: CameTo,
 }
 
@@ -65,14 +65,14 @@ impl PartialEq for PricedModule {
 }
 
 impl Done {
-    /// The stage, with what it came to where that was measured.
+    /// The stage, with its price if that was measured.
     pub(crate) fn stage(&self) -> Option<Stage> {
         let (total, seconds) = self.came_to.get().copied().unzip();
         Some(Stage { total, seconds, ..self.stage.clone()? })
     }
 }
 
-/// What is asked of `compile`.
+/// The request to `compile`.
 #[derive(Clone, Copy)]
 pub(crate) struct Request<'a> {
     pub(crate) target: &'a Target,
@@ -80,12 +80,12 @@ pub(crate) struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// Whether a plan fits where it is to fit.
+    /// Whether a plan fits the limit and the machine.
     pub(crate) fn fits(&self, plan: &MemoryPlan) -> bool {
         exceeded(plan, self.target, self.options.memory_limit).is_none()
     }
 
-    /// What a step makes of a program.
+    /// Applies a step to a program.
     pub(crate) fn take(
         &self,
         program: Arc<PricedModule>,
@@ -118,7 +118,7 @@ impl Request<'_> {
         }
     }
 
-    /// A stage that is done. Whoever watches is told.
+    /// Makes a finished stage, and calls the watcher.
     pub(crate) fn stage(
         &self,
         name: &'static str,
@@ -135,8 +135,8 @@ impl Request<'_> {
         self.options.watch.iter().for_each(|watch| watch.tell(stage));
     }
 
-    /// Plans the program that some steps have led to in the order of its text, if that is asked for: what the last stage
-    /// came to. Stages before copies are inserted are measured with these, and inserting them comes to the same.
+    /// Prices the last stage, if stages are measured, by planning the program in the order of its text. Stages before
+    /// copy insertion are measured with copies, so inserting them changes nothing.
     pub(crate) fn measure(
         &self,
         program: &PricedModule,
@@ -170,14 +170,14 @@ impl Request<'_> {
         Ok((planned.plan.totals.total, run.seconds))
     }
 
-    /// Assignment as it is asked for, but that packing is no search.
+    /// The requested assignment, with packing but without a search.
     pub(crate) fn quick_assign(&self) -> AssignOptions {
         let mut assign = self.options.assign.clone();
         assign.place.pack = PlaceOptions::quick().pack;
         assign
     }
 
-    /// Seconds of one run of a legal program, but for what fast memory saves.
+    /// Seconds of one run of a legal program, without the savings of fast memory.
     pub(crate) fn seconds(&self, program: &PricedModule) -> Result<f64, CompileError> {
         known_or(&program.seconds, || {
             let module = &program.module;
@@ -187,7 +187,7 @@ impl Request<'_> {
         })
     }
 
-    /// What a legal program comes to at a glance.
+    /// The price of a legal program by a quick plan.
     pub(crate) fn glance(&self, program: &PricedModule) -> Result<Price, CompileError> {
         known_or(&program.glance, || Ok(self.plan(program, Depth::Glance)?.price))
     }

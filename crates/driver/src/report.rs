@@ -1,4 +1,4 @@
-//! What the stages of `compile` did, as data.
+//! The work of the stages of `compile`, as data.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use memplan_plan_hlo::{RegionReport, ScheduleReport};
 
 use crate::{FirstGuess, Price};
 
-/// What one stage of `compile` did.
+/// The work of one stage of `compile`.
 #[derive(Clone, Debug)]
 pub struct Stage {
     /// Its name.
     pub name: &'static str,
     /// How long it took.
     pub time: Duration,
-    /// Total bytes of the program after it, planned as it stands; `None` when not measured.
+    /// Total bytes of the program after it, planned unchanged; `None` when not measured.
     pub total: Option<Bytes>,
     /// Seconds of one run of that program, by the cost model; `None` when not measured.
     pub seconds: Option<f64>,
@@ -29,27 +29,27 @@ pub struct Stage {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum StageReport {
-    /// The stage has none to report.
+    /// The stage reports none.
     #[default]
     Nothing,
     /// Passes in the order in which they ran, each with its report.
     Passes(Vec<PassRun>),
-    /// Schedules that were assigned, and the one that needs fewest bytes.
+    /// Schedules that were assigned, among them the one that needs fewest bytes.
     Schedules(Vec<TriedSchedule>),
-    /// Programs that were carried through to a plan, and the one that needs fewest bytes.
+    /// Programs that were planned, among them the one that needs fewest bytes.
     Programs(TriedPrograms),
-    /// What is in fast memory.
+    /// The contents of fast memory.
     FastMemory(FastMemoryReport),
 }
 
 /// A schedule that was assigned.
 #[derive(Clone, Debug)]
 pub struct TriedSchedule {
-    /// The most bytes live at once, by the weights of this schedule's objective.
+    /// The peak of live bytes, by the weights of this schedule's objective.
     pub peak: Bytes,
-    /// Each sequential computation with what each way of scheduling it found, callees first.
+    /// Each sequential computation with the results of each scheduling method, callees first.
     pub computations: Vec<(Box<str>, RegionReport)>,
-    /// Whether the plan is made under this schedule.
+    /// Whether the plan uses this schedule.
     pub is_chosen: bool,
 }
 
@@ -64,7 +64,7 @@ impl TriedSchedule {
 /// The alternatives that `compile` chose from.
 #[derive(Clone, Debug, Default)]
 pub struct TriedPrograms {
-    /// First guesses of the order, those left out that lead to the same program as one before.
+    /// First guesses of the order, without those that lead to the same program as an earlier one.
     pub guesses: Vec<TriedGuess>,
     /// Variants and ways to fuse, likewise.
     pub programs: Vec<TriedProgram>,
@@ -75,23 +75,23 @@ pub struct TriedPrograms {
 pub struct TriedGuess {
     /// The guess.
     pub guess: FirstGuess,
-    /// Total bytes of the plan at a glance; `None` where there was nothing to choose from.
+    /// Total bytes of the quick plan; `None` if there was only one guess.
     pub total: Option<Bytes>,
-    /// Whether the program is compiled under this guess.
+    /// Whether the chosen program uses this guess.
     pub is_chosen: bool,
 }
 
 /// A fused program.
 #[derive(Clone, Debug)]
 pub struct TriedProgram {
-    /// The name of the variant; `usual` where nothing is varied.
+    /// The name of the variant; `usual` for the unchanged stages.
     pub variant: &'static str,
     /// The first guess of its order.
     pub guess: FirstGuess,
-    /// The name of the pass that fused it; `None` where nothing is fused.
+    /// The name of the pass that fused it; `None` if nothing is fused.
     pub fusion: Option<&'static str>,
-    /// Total bytes and time of the plan with what is in fast memory; `None` where a glance was enough to leave it.
+    /// Total bytes and time of the plan with fast memory; `None` if a quick plan ruled it out.
     pub price: Option<Price>,
-    /// Whether this is the program that is compiled.
+    /// Whether this program was chosen.
     pub is_chosen: bool,
 }

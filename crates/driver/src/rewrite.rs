@@ -1,8 +1,8 @@
-//! Programs rewritten for another compiler, so that it needs fewer bytes for them: HLO in as JAX hands it over, HLO out
-//! for that compiler.
+//! Rewrites a program for another compiler, so that the compiler needs fewer bytes for it: JAX's HLO in, HLO for that
+//! compiler out.
 //!
-//! Every rewrite is tried, and kept where it pays under the estimate of what that compiler makes of the program
-//! ([`crate::estimate()`]). What is not kept leaves no trace: a program that nothing helps comes back as it was.
+//! Tries every rewrite, and keeps it if it is worth it by the estimate of that compiler ([`crate::estimate()`]).
+//! Rejected rewrites leave no trace: a program that nothing helps is returned unchanged.
 
 mod list;
 
@@ -20,31 +20,32 @@ use memplan_plan_hlo::ScheduleOptions;
 
 pub use list::{Rewrite, Situation};
 
-/// What to aim for, and how.
+/// The goal, and how to reach it.
 #[derive(Clone, Debug)]
 pub struct RewriteOptions {
     /// Bytes that the program should fit into. Above it, bytes are worth any time.
     pub memory_limit: Option<Bytes>,
     /// The rewrites, in the order in which they are tried.
     pub rewrites: Vec<Rewrite>,
-    /// Matrix products that may be computed again, at ever higher prices. Those after the first are for programs that do
+    /// Matrix products that may be recomputed, at ever higher prices. Those after the first are for programs that do
     /// not fit.
     pub products: Vec<Products>,
-    /// A rewrite must save this share of the bytes at least, since estimates are off by about as much. Where a limit is
-    /// exceeded, anything counts.
+    /// The least share of the bytes that a rewrite must save, since estimates have about this error. Above a limit, any
+    /// saving counts.
     pub min_saving: f64,
-    /// And so many bytes at least: in programs of a few kilobytes, rounding to whole allocations is as much as a tenth.
+    /// The least number of bytes to save: in programs of a few kilobytes, rounding to whole allocations is as much as a
+    /// tenth.
     pub min_saved: Bytes,
-    /// The share of the bytes that must be saved for each share of the seconds that is lost: with 1, a tenth of the bytes
-    /// is worth a tenth of the time.
+    /// The share of the bytes that must be saved per share of the seconds lost: with 1, a tenth of the bytes is worth a
+    /// tenth of the time.
     pub bytes_per_second: f64,
-    /// Where a rewrite only replaces arrays of a kind, what it can save: so many times the bytes of the arrays that the
-    /// program does without, for these and for what they are made of. A candidate that could not save enough is not priced.
+    /// Bounds the savings of a rewrite that only replaces arrays of one kind: this many times the bytes of the arrays
+    /// removed, for them and their operands. A candidate that could not save enough is not priced.
     pub most_per_replaced: f64,
-    /// How the first guesses of an order are scheduled.
+    /// How to schedule the first guesses of an order.
     pub schedule: ScheduleOptions,
-    /// The most threads that work at a time: by default, as many as there are cores. Fewer do on large programs, of which
-    /// each has a copy. Results do not depend on it.
+    /// The most threads to use: by default, the number of cores. Large programs use fewer, since each thread has a
+    /// copy. Results do not depend on it.
     pub threads: usize,
 }
 
@@ -74,9 +75,9 @@ impl Default for RewriteOptions {
 pub struct Rewritten {
     /// The program for the other compiler: same parameters, results, donation and shardings.
     pub module: Module,
-    /// What the compiler is expected to need for the program as it was.
+    /// The estimate of the compiler for the original program.
     pub before: Price,
-    /// What each rewrite that changes something would bring, in the order in which they were tried.
+    /// Every rewrite that changes something, in the order in which they were tried.
     pub steps: Vec<Step>,
 }
 
@@ -85,13 +86,13 @@ pub struct Rewritten {
 pub struct Step {
     /// Its name.
     pub name: &'static str,
-    /// One line for people.
+    /// A description.
     pub description: &'static str,
-    /// What the program costs with it, and with what was kept before.
+    /// The price of the program with it, and with the rewrites kept before.
     pub price: Price,
     /// Whether it was kept.
     pub is_kept: bool,
-    /// What its passes report.
+    /// The reports of its passes.
     pub reports: Vec<Report>,
 }
 
@@ -99,32 +100,32 @@ pub struct Step {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RewriteError {
-    /// What the compiler will need is not known.
+    /// There is no estimate.
     #[error(transparent)]
     Estimate(#[from] EstimateError),
-    /// A rewrite gave up.
+    /// A rewrite failed.
     #[error(transparent)]
     Pass(#[from] PassError),
-    /// A rewrite changed what the caller sees, which is a bug in memplan.
-    #[error("rewrite `{0}` changed what the program takes or returns, which is a bug in memplan")]
+    /// A rewrite changed the program's interface, which is a bug in memplan.
+    #[error("rewrite `{0}` changed the parameters or results of the program, which is a bug in memplan")]
     Interface(&'static str),
 }
 
 impl Rewritten {
-    /// What the compiler is expected to need for the program as it is now.
+    /// The estimate of the compiler for the rewritten program.
     pub fn after(&self) -> Price {
         self.steps.iter().rev().find(|step| step.is_kept).map_or(self.before, |step| step.price)
     }
 }
 
-/// Rewrites a module for a compiler and a machine that it compiles for.
+/// Rewrites a module for a compiler, on a machine that it compiles for.
 ///
-/// Bytes and seconds are those of one device: of a program that shardings spread over several, arguments are cut as they
-/// say, and all else is taken to be cut as finely as what is cut most finely. Time for communication is not known. Such
-/// a program is not walked over in blocks of rows, since those of one block may all lie on one device.
+/// Bytes and seconds are for one device: if shardings spread the program over several, arguments are divided by their
+/// shardings, and all else as finely as the most finely sharded array. Time for communication is unknown. Such a
+/// program gets no row blocks, since the rows of one block may all be on one device.
 ///
-/// Where the program does not fit a limit although all that is cheap is computed again, matrix products are too, as few
-/// of them as it takes.
+/// If the program exceeds a limit although everything cheap is recomputed, matrix products are recomputed too, as few
+/// as possible.
 ///
 /// # Errors
 /// See [`RewriteError`].
@@ -151,16 +152,16 @@ pub fn rewrite(
             break;
         }
     }
-    // So that nobody else holds the program.
+    // So that the memo owns the program.
     drop((search, flat));
-    // Without a choice of products, nothing is tried.
+    // Nothing is tried without a choice of products.
     let Some(best) = best else { return Ok(Rewritten { module, before, steps: Vec::new() }) };
     let is_changed = best.steps.iter().any(|step| step.is_kept);
     let module = if is_changed { Arc::unwrap_or_clone(best.module) } else { module };
     Ok(Rewritten { module, before, steps: best.steps })
 }
 
-/// The body of every function in its place, and shardings on what they are about.
+/// Inlines every function, and moves shardings to the operations that they describe.
 const FLAT: &[&dyn Pass] = &[
     &passes::CALL_INLINER,
     &passes::FLAT_LOOP_STATE,
@@ -169,19 +170,19 @@ const FLAT: &[&dyn Pass] = &[
     &passes::DCE,
 ];
 
-/// What to rewrite for.
+/// The situation to rewrite for.
 struct Search<'a> {
     compiler: &'a Compiler,
     /// The target as the compiler sees it.
     machine: &'a Target,
     options: &'a RewriteOptions,
     spread: Option<Spread>,
-    /// What came of trying a rewrite, by its number, in some ways, on a program. Most ways are the same whatever products may
-    /// be computed again.
+    /// Results of rewrites by number and form, per program. Most forms do not depend on the products that may be
+    /// recomputed.
     decided: Known<(usize, Vec<AnyPass>, Arc<Module>), Option<Decided>>,
 }
 
-/// What came of trying some of the rewrites.
+/// Results of some of the rewrites.
 #[derive(Clone)]
 struct Attempt {
     module: Arc<Module>,
@@ -192,17 +193,17 @@ struct Attempt {
 /// A rewrite that was tried, and the program with it if it was kept.
 type Decided = (Step, Option<Arc<Module>>);
 
-/// How a rewrite is tried.
+/// A step of a rewrite.
 #[derive(Clone, PartialEq)]
 enum Try<'a> {
-    /// The program is put into an order in which it may run.
+    /// Orders the program in a possible order of execution.
     Order(FirstGuess),
-    /// It is rewritten in a way.
+    /// Rewrites it in one form.
     Way(&'a AnyPass),
 }
 
 impl Search<'_> {
-    /// What a valid module comes to.
+    /// Prices a valid module.
     fn price(&self, module: Module) -> Result<Price, RewriteError> {
         Ok(spread::price_on(module, self.compiler, self.machine, self.spread.as_ref())?)
     }
@@ -235,7 +236,7 @@ impl Search<'_> {
         Ok(found)
     }
 
-    /// Tries a rewrite; `None` where it finds nothing.
+    /// Tries a rewrite; `None` if it finds nothing to change.
     fn decide(
         &self,
         found: &Attempt,
@@ -249,8 +250,8 @@ impl Search<'_> {
         Ok(Some((step, is_kept.then_some(candidate.module))))
     }
 
-    /// The program under the way of a rewrite that needs the fewest bytes of those that pay, or of all if none does. Of
-    /// ways that come as close to it as estimates are right, the last, which is the one to be preferred.
+    /// The program in the form of a rewrite with the fewest bytes, of the forms that are worth it, or of all if none
+    /// is. Of forms closer than the error of estimates, the last, which is the preferred one.
     fn best_way(
         &self,
         Attempt { module, price: now, .. }: &Attempt,
@@ -287,8 +288,8 @@ impl Search<'_> {
         Ok(found.into_iter().rfind(|(_, price)| rank(*price) == rank(best) && is_close(*price)))
     }
 
-    /// What a step makes of a program: in another order, or rewritten and verified, with what the passes report. `None`
-    /// for that where nothing is rewritten.
+    /// The result of a step: the program in another order, or rewritten and verified, with the reports of the passes.
+    /// The reports are `None` if nothing was rewritten.
     fn take(
         &self,
         program: Arc<Module>,
@@ -319,7 +320,7 @@ impl Search<'_> {
         Ok((candidate, Some(runs.into_iter().filter_map(|run| run.report).collect())))
     }
 
-    /// Whether a candidate may save enough, as far as can be told without an estimate.
+    /// Whether a candidate may save enough, as far as one can tell without an estimate.
     fn may_pay(&self, rewrite: &Rewrite, module: &Module, now: Price, candidate: &Module) -> bool {
         let Some(bytes) = rewrite.replaces else { return true };
         let fewer = bytes(module, self.machine).saturating_sub(bytes(candidate, self.machine));
@@ -344,11 +345,11 @@ impl Search<'_> {
 /// A rewritten program.
 struct Candidate {
     module: Arc<Module>,
-    /// What the passes that rewrote it report.
+    /// The reports of the passes that rewrote it.
     reports: Vec<Report>,
 }
 
-/// Whether the caller sees the same parameters and results in both.
+/// Whether both programs have the same parameters and results.
 fn has_same_interface(before: &Module, after: &Module) -> bool {
     let shapes = |module: &Module| {
         let entry = module.entry_computation();

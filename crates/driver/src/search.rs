@@ -1,4 +1,4 @@
-//! The search of `compile`: which candidates are carried on, and how far.
+//! The search of `compile`: which candidates to continue, and how far.
 //!
 //! ```text
 //!   steps:    front ── order ── recompute ── fuse ── insert copies        plan at a glance ── plan ── fast memory
@@ -25,9 +25,9 @@ use crate::{FirstGuess, parallel};
 pub(crate) struct Search<'a> {
     request: Request<'a>,
     memo: Memo<Step, PricedModule, Done>,
-    /// What may still be tried.
+    /// Candidates that may still be tried.
     open: Vec<Candidate>,
-    /// What can be planned. No two were fused to the same; those of the usual way come first.
+    /// Candidates that can be planned. No two are equal after fusion; the usual way's come first.
     legal: Vec<Candidate>,
     guesses: Vec<TriedGuess>,
     start: Instant,
@@ -37,7 +37,7 @@ pub(crate) struct Search<'a> {
 pub(crate) type Finished = (usize, Solution);
 
 impl<'a> Search<'a> {
-    /// Every candidate, at the program as it came.
+    /// Every candidate, at the input program.
     pub(crate) fn new(module: Module, request: Request<'a>) -> Search<'a> {
         let program = Arc::new(PricedModule::new(module));
         let (mut memo, first) = Memo::new(program.clone());
@@ -46,8 +46,8 @@ impl<'a> Search<'a> {
         Search { request, memo, open, legal: Vec::new(), guesses: Vec::new(), start: Instant::now() }
     }
 
-    /// Carries the candidates of some purposes on to where an order is guessed, side by side, so that those that come to the
-    /// same are one from there on.
+    /// Runs the candidates of some purposes up to the first guess of the order, in parallel, so that candidates with
+    /// equal programs are merged from there on.
     pub(crate) fn lay_out(&mut self, most: Purpose) -> Result<(), CompileError> {
         let asked = self.settings(|candidate| candidate.purpose <= most);
         for n_steps in 1..=self.n_steps(Until::LaidOut) {
@@ -58,9 +58,9 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Recomputes rather than keeps in the order of each first guess, and goes on with the one under which the usual way comes
-    /// to the smallest plan at a glance. What to recompute depends much on the order, so what may need fewer bytes is
-    /// tried under each.
+    /// Recomputes values in the order of each first guess, and continues with the guess whose usual way has the
+    /// smallest quick plan. Recomputation depends much on the order, so candidates that may need fewer bytes are tried
+    /// under each guess.
     pub(crate) fn choose_order(&mut self) -> Result<(), CompileError> {
         let usual = self.settings(|candidate| candidate.purpose == Purpose::Usual);
         self.reach(&usual, self.n_steps(Until::Ordered))?;
@@ -93,7 +93,7 @@ impl<'a> Search<'a> {
         self.add(Purpose::Usual)
     }
 
-    /// The programs that the objective is about, planned in full; none where it depends on all programs.
+    /// The programs that the objective needs, planned in full; empty if it depends on all programs.
     pub(crate) fn for_objective(&mut self) -> Result<Vec<Finished>, CompileError> {
         match (self.request.options.objective, self.request.options.memory_limit) {
             (Objective::Memory, _) => Ok(vec![self.smallest()?]),
@@ -102,7 +102,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Every program that is worth planning, whatever is asked for, planned in full.
+    /// Every program worth planning, for any objective, planned in full.
     pub(crate) fn all(&mut self) -> Result<Vec<Finished>, CompileError> {
         let mut finished = self.fastest()?;
         let fastest: Vec<usize> = finished.iter().map(|(number, _)| *number).collect();
@@ -116,7 +116,7 @@ impl<'a> Search<'a> {
         Ok(finished)
     }
 
-    /// The best of some programs among those that fit, or the smallest where none does.
+    /// The best program among those that fit, or the smallest if none fits.
     pub(crate) fn choose(self, mut finished: Vec<Finished>, objective: Objective) -> Solution {
         let fits = |(_, found): &Finished| self.request.fits(&found.planned.plan);
         let objective = if finished.iter().any(fits) { objective } else { Objective::Memory };
@@ -131,15 +131,15 @@ impl<'a> Search<'a> {
         found
     }
 
-    /// The candidate with a number among the legal ones.
+    /// The candidate with this number among the legal ones.
     pub(crate) fn candidate(&self, number: usize) -> &Candidate {
         &self.legal[number]
     }
 
-    /// The programs of which one is the best: the fastest, and of those that are not much slower the smallest.
+    /// The programs that may be the best: the fastest, and of those not much slower the smallest.
     fn fastest(&mut self) -> Result<Vec<Finished>, CompileError> {
-        // Where nobody knows how long the program takes, as with loops without end in loops that never run, nothing is
-        // faster than the usual way.
+        // If the time of a program is unknown, as with endless loops in loops that never run, nothing counts as faster
+        // than the usual way.
         if !self.seconds(&[0])?[0].is_finite() {
             return self.finish(&self.numbers(Purpose::Usual));
         }
@@ -166,10 +166,10 @@ impl<'a> Search<'a> {
         self.finish(&fast)
     }
 
-    /// Leaves the fastest programs as long as they need too many bytes beside those of the usual way.
+    /// Drops the fastest programs while they need too many bytes compared with the usual way.
     fn leave_too_large(&self, timed: &mut Vec<(f64, usize)>) -> Result<(), CompileError> {
         let is_usual = |i: usize| self.legal[i].purpose == Purpose::Usual;
-        // Nothing is to be compared where the fastest program is a usual one.
+        // If the fastest program is a usual one, there is nothing to compare.
         if is_usual(timed[0].1) {
             return Ok(());
         }
@@ -181,7 +181,7 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// The share of a program's time that is not known before it has fast memory.
+    /// The share of a program's time that is unknown before it has fast memory.
     fn unknown_share(&self) -> f64 {
         let Request { target, options } = self.request;
         let fast_memory = options.fast_memory.options(Objective::Time, target);
@@ -231,7 +231,7 @@ impl<'a> Search<'a> {
         self.each(numbers, |i| self.request.glance(self.memo.program(self.legal[i].setting)))
     }
 
-    /// What is found out for each of some things, in their order.
+    /// Applies a function to each item; results are in the order of the items.
     fn each<T: Copy + Send + Sync, R: Send>(
         &self,
         of: &[T],
@@ -240,13 +240,13 @@ impl<'a> Search<'a> {
         parallel::map(self.request.options.threads, of.to_vec(), find).into_iter().collect()
     }
 
-    /// The numbers of the legal candidates that are tried for a purpose, or for less.
+    /// The numbers of the legal candidates up to a purpose.
     fn numbers(&self, most: Purpose) -> Vec<usize> {
         (0..self.legal.len()).filter(|&i| self.legal[i].purpose <= most).collect()
     }
 
-    /// The settings of the usual way, one for each first guess that gives an order of its own, and these guesses. Where none
-    /// gives any, the order of the text is the only one.
+    /// The settings of the usual way, one for each first guess that gives a new order, and these guesses. If none does,
+    /// the order of the text is the only one.
     fn different_orders(&self) -> (Vec<FirstGuess>, Vec<SettingId>) {
         let usual = self.open.iter().filter(|candidate| candidate.purpose == Purpose::Usual);
         let usual = usual.map(|candidate| (candidate.guess, candidate.setting));
@@ -261,18 +261,18 @@ impl<'a> Search<'a> {
         if different.is_empty() { usual.take(1).unzip() } else { different.into_iter().unzip() }
     }
 
-    /// The first guess in whose order the program of a setting is; `None` where that gave none.
+    /// The first guess that ordered the program of a setting; `None` if the guess gave no order.
     fn order(&self, setting: SettingId) -> Option<FirstGuess> {
         self.memo.done(setting)[self.n_steps(Until::Ordered) - 1].order
     }
 
-    /// The fingerprint of the program of a setting as it was fused.
+    /// The fingerprint of a setting's program after fusion.
     fn fused(&self, setting: SettingId) -> Option<u64> {
         self.memo.done(setting)[self.n_steps(Until::Fused) - 1].fused
     }
 
-    /// Carries the candidates of a purpose on until they can be planned. Of those that were fused to the same program, only
-    /// the first is: what is planned once need not be planned again.
+    /// Runs the candidates of a purpose until they can be planned. Of candidates with equal programs after fusion, only
+    /// the first continues, since one plan suffices.
     fn add(&mut self, purpose: Purpose) -> Result<(), CompileError> {
         let asked = self.settings(|candidate| candidate.purpose == purpose);
         self.reach(&asked, self.n_steps(Until::Fused))?;
@@ -289,7 +289,7 @@ impl<'a> Search<'a> {
         self.reach(&settings, self.n_steps(Until::Legal))
     }
 
-    /// Gives up the open candidates that are not to be kept.
+    /// Drops the open candidates that fail a test.
     fn keep(&mut self, is_kept: impl Fn(&Candidate) -> bool) {
         let given_up = self.open.extract_if(.., |candidate| !is_kept(candidate));
         given_up.for_each(|candidate| self.memo.forget(candidate.setting));
@@ -307,7 +307,7 @@ impl<'a> Search<'a> {
             .reach(settings, n_steps, request.options.threads, |program, step| request.take(program, step))
     }
 
-    /// Measures what a program came to that some steps of a setting lead to.
+    /// Measures the program after some steps of a setting.
     fn measure(
         &self,
         program: &PricedModule,
@@ -327,7 +327,7 @@ impl<'a> Search<'a> {
         self.memo.done(self.legal[number].setting).iter().filter_map(|done| done.stage())
     }
 
-    /// The stage that tells what a program was chosen from.
+    /// The stage that lists the alternatives of the chosen program.
     fn others(&self, number: usize, found: &Solution) -> Stage {
         let tried = self.legal.iter().enumerate().map(|(i, candidate)| {
             let &Candidate { variant, setting, fusion, price, .. } = candidate;
@@ -337,15 +337,15 @@ impl<'a> Search<'a> {
             TriedProgram { variant, guess, fusion, price, is_chosen }
         });
         let tried = TriedPrograms { programs: tried.collect(), guesses: self.guesses.clone() };
-        // What was measured on the way counts here, too.
+        // Includes measurements from earlier on.
         let own = self.stages(number).skip(self.n_steps(Until::LaidOut)).chain(found.stages.iter().cloned());
         let time = self.start.elapsed().saturating_sub(own.map(|stage| stage.time).sum());
         self.request.stage("other programs", time, Some(found.price.total), StageReport::Programs(tried))
     }
 }
 
-/// Drops points of a frontier until there are no more than a number: each time the one whose neighbours are nearest to
-/// each other in bytes.
+/// Drops points of a frontier until at most a number remain: each time the one whose neighbors are closest to each
+/// other in bytes.
 fn thin(points: &mut Vec<usize>, most: usize, prices: &[Price]) {
     while points.len() > most.max(2) {
         let gap = |i: &usize| prices[points[i + 1]].total.0 - prices[points[i - 1]].total.0;

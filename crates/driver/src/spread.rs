@@ -1,4 +1,4 @@
-//! What one device needs of a program that shardings spread over several, before anybody has cut it.
+//! The share of one device in a program that shardings spread over several, before it is partitioned.
 
 use crate::Price;
 use crate::estimate::{EstimateError, Expected};
@@ -9,9 +9,9 @@ use memplan_memory::{Bytes, Compiler, Target};
 
 /// How a program is spread over devices.
 pub(crate) struct Spread {
-    /// Bytes of arguments that one device holds, where that is not all of them.
+    /// Bytes of the arguments on one device, if arguments are sharded.
     arguments: Option<Bytes>,
-    /// One device computes one part in so many.
+    /// One device computes one part in this many.
     pieces: u64,
 }
 
@@ -22,7 +22,7 @@ impl Spread {
         (pieces > 1).then_some(Spread { arguments, pieces })
     }
 
-    /// What one device needs of what all need together.
+    /// The share of one device in the needs of all.
     fn of_one_device(&self, all: Price, arguments: Bytes) -> Price {
         let rest = all.total.saturating_sub(arguments);
         let pieces = self.pieces as f64;
@@ -34,8 +34,8 @@ impl Spread {
     }
 }
 
-/// What a compiler is expected to need for a module, on one device of those that its shardings name: arguments are cut as
-/// they say, and all else is taken to be cut as finely as what is cut most finely. Time for communication is not known.
+/// The estimate of a compiler for a module, on one of the devices that its shardings name: arguments are divided by
+/// their shardings, and all else as finely as the most finely sharded array. Time for communication is unknown.
 ///
 /// # Errors
 /// See [`EstimateError`].
@@ -46,7 +46,7 @@ pub fn price(module: &Module, compiler: &Compiler, target: &Target) -> Result<Pr
     price_on(module.clone(), compiler, &machine, spread.as_ref())
 }
 
-/// The same of a valid module, on a machine as the compiler sees it.
+/// The same for a valid module, on a machine as the compiler sees it.
 pub(crate) fn price_on(
     module: Module,
     compiler: &Compiler,

@@ -1,4 +1,4 @@
-//! What `compile` does before it plans, as data: copied, changed and run by whoever wants another compiler.
+//! The stages of `compile` before planning, as data: copy, change and run them to make another compiler.
 
 use memplan_passes::AnyPass::{self, Static};
 use memplan_passes::{
@@ -39,16 +39,16 @@ use memplan_passes::{
 /// ```
 #[derive(Clone, Debug)]
 pub struct Stages {
-    /// What comes first, once.
+    /// The first stages, run once.
     pub front: Vec<Pipeline>,
-    /// What keeps less for later, under each first guess of the order.
+    /// Stages that keep fewer values, run under each first guess of the order.
     pub recompute: Pipeline,
-    /// What runs before a program is fused: nothing is merged from there on, so nothing is to be kept apart.
+    /// Passes right before fusion: nothing merges values afterwards, so nothing needs to keep them apart.
     pub before_fusion: Pipeline,
-    /// The ways to fuse, of which the one that needs fewest bytes is kept. With updates fused, fewer bytes are moved,
-    /// but more may be alive. Without any, nothing is fused.
+    /// The ways to fuse; the one that needs fewest bytes is kept. Fusing updates moves fewer bytes, but may keep more
+    /// alive. If empty, nothing is fused.
     pub fusions: Vec<Fusion>,
-    /// What makes the program legal to plan.
+    /// Passes that make the program legal to plan.
     pub legalize: Pipeline,
 }
 
@@ -58,12 +58,12 @@ impl Default for Stages {
             front: vec![
                 Pipeline::new(
                     "simplify",
-                    "remove what is not needed",
+                    "remove unneeded operations",
                     [Static(&TAKE_APART), Static(&SIMPLIFY)],
                 ),
                 Pipeline::new(
                     "recompute rows",
-                    "keep nothing that stays the same or is summed, compute rows again that one loop keeps for another, \
+                    "stack no value that is constant or only summed, recompute rows that one loop keeps for another, \
                      and write rows where others were read",
                     [
                         Static(&KEEP_WITHIN_LOOPS),
@@ -74,19 +74,19 @@ impl Default for Stages {
                 ),
                 Pipeline::new(
                     "lay out",
-                    "decide where arrays are and how they lie",
+                    "choose memory spaces and layouts",
                     [Static(&HOST_OFFLOAD), Static(&LAYOUT_ASSIGNMENT), Static(&DONATION)],
                 ),
             ],
-            // What is worth recomputing depends on padded sizes; what is new then is laid out again.
+            // Recomputation depends on padded sizes; its new values are laid out again.
             recompute: Pipeline::new(
                 "recompute",
-                "compute again what is cheap, rather than keep it",
+                "recompute cheap values instead of keeping them",
                 [Static(&SCATTER_TO_SELECT), Static(&SIMPLIFY), Static(&REMAT), Static(&LAYOUT_ASSIGNMENT)],
             ),
             before_fusion: Pipeline::new(
                 "fuse",
-                "drop barriers, and what fills arrays in vain",
+                "drop barriers and needless initialization of arrays",
                 [Static(&OPTIMIZATION_BARRIER_EXPANDER), Static(&UNINITIALIZED_RESULTS), Static(&DCE)],
             ),
             fusions: vec![FUSION, FUSION_OF_UPDATES],
@@ -108,8 +108,8 @@ impl Stages {
         all
     }
 
-    /// Everything up to a fused program as one pass: in the order of the text, and fused in one way, where `compile` tries
-    /// several. What comes out is ready for [`Stages::legalize`].
+    /// Everything up to a fused program as one pass: in the order of the text, and with one way to fuse, while
+    /// `compile` tries several. [`Stages::legalize`] makes the result legal to plan.
     pub fn up_to_fusion(&self, fusion: Option<Fusion>) -> Pipeline {
         let stages = self.front.iter().chain([&self.recompute, &self.before_fusion]).cloned();
         let passes = stages.map(AnyPass::from).chain(fusion.map(AnyPass::from));

@@ -1,4 +1,4 @@
-//! A program as the allocations and frees that a runtime without a plan would make.
+//! A program as the allocations and frees of a runtime without a plan.
 
 use memplan_ir::Module;
 use memplan_memory::{AllocationKind, MemorySpaceId};
@@ -6,9 +6,9 @@ use memplan_plan_hlo::{Planned, lifetimes};
 use memplan_pool::Request;
 use memplan_pool::trace::{Lifetime, Trace};
 
-/// The values of a plan in main memory as they come and go, in the order of its schedule: arguments are there from the
-/// start and freed when the caller gave them up and nobody needs them, results are never freed. Constants belong to the
-/// code and are left out.
+/// The allocations and frees of a plan's values in main memory, in the order of its schedule: arguments exist from the
+/// start and are freed after their last use if the caller donated them; results are never freed. Constants belong to
+/// the code and are left out.
 ///
 /// Takes time n log n in values.
 pub fn trace_of_plan(module: &Module, planned: &Planned) -> Trace {

@@ -1,4 +1,4 @@
-//! Ways to compile: the stages of `compile` with techniques left out, or driven further. Each is a row of data.
+//! Variants of the stages of `compile`: techniques left out, or applied more strongly. Each is a row of data.
 
 use memplan_analysis::Machine;
 use memplan_memory::{FusionGoal, MemorySpaceId, Target};
@@ -9,35 +9,35 @@ use memplan_passes::{
 
 use crate::Stages;
 
-/// A way to compile beside the usual one.
+/// A variant of the usual way to compile.
 #[derive(Clone, Debug)]
 pub struct Variant {
     /// Its name.
     pub name: &'static str,
-    /// What it does differently, for people.
+    /// How it differs from the usual way.
     pub description: &'static str,
-    /// What it changes in the stages.
+    /// Its changes of the stages.
     pub changes: Vec<StageChange>,
 }
 
 /// A change of the stages.
 #[derive(Clone, Debug)]
 pub enum StageChange {
-    /// The passes of a name are left out.
+    /// The passes of this name are left out.
     Without(&'static str),
     /// Recomputation has other options.
     Recompute(fn(Remat) -> Remat),
-    /// The stage with the passes of a name does something more in the end.
+    /// The stage with passes of this name runs more passes at its end.
     After(&'static str, AnyPass),
-    /// Recomputation takes time: as much for a byte that is not kept as so many `times` writing it to main memory and
-    /// reading it back, in the part of the program, and of the steps of its loops, that `reach` says ([`Remat::reach`],
+    /// Recomputation may cost time: for each byte that is not kept, `times` the time of writing it to main memory and
+    /// reading it back, in the part `reach` of the program and of the steps of its loops ([`Remat::reach`],
     /// [`LoopResiduals::reach`]).
     Price {
-        /// How often.
+        /// The factor.
         times: f64,
-        /// In which part.
+        /// The part of the program.
         reach: f64,
-        /// How often the peak may be lowered at most: see [`Remat::max_rounds`].
+        /// The most often that the peak may be lowered: see [`Remat::max_rounds`].
         rounds: usize,
     },
     /// Each way to fuse has other options.
@@ -71,56 +71,57 @@ fn in_one_round(remat: Remat) -> Remat {
 impl Variant {
     /// The usual way.
     pub(crate) fn usual() -> Variant {
-        variant("usual", "every technique, as far as it costs little", [])
+        variant("usual", "every technique, as long as it costs little time", [])
     }
 
-    /// The stages of this variant on a machine, made from those of the usual way.
+    /// The stages of this variant on a machine, made from the usual ones.
     pub(crate) fn stages(&self, usual: &Stages, target: &Target) -> Stages {
         let mut stages = usual.clone();
         self.changes.iter().for_each(|change| change.apply(&mut stages, target));
         stages
     }
 
-    /// The variants that may be faster: what saves bytes for time is left out.
+    /// The variants that may be faster: techniques that save bytes for time are left out.
     pub fn faster() -> Vec<Variant> {
         use StageChange::{Fuse, Recompute, Without};
         let kept = || Without(REMAT.name());
         vec![
-            variant("kept values", "nothing is computed again after the peak", [kept()]),
-            variant("kept products", "no product is computed again", [Recompute(without_products)]),
+            variant("kept values", "nothing is recomputed after the peak", [kept()]),
+            variant("kept products", "no product is recomputed", [Recompute(without_products)]),
             variant("one round", "recomputation lowers the peak once", [Recompute(in_one_round)]),
             variant(
                 "fewer kernels",
-                "kernels take in what keeps twice as many bytes alive",
+                "kernels take in operations that keep up to twice as many bytes alive",
                 [Fuse(with_slack)],
             ),
-            variant("few kernels", "kernels take in what they can", [Fuse(for_speed)]),
+            variant("few kernels", "kernels take in every operation they can", [Fuse(for_speed)]),
             variant(
                 "few kernels, kept values",
-                "kernels take in what they can, and nothing is computed again after the peak",
+                "kernels take in every operation they can, and nothing is recomputed after the peak",
                 [Fuse(for_speed), kept()],
             ),
             variant("kept rows", "loops keep rows for other loops", [Without("loop-residuals")]),
         ]
     }
 
-    /// The variants that may need fewer bytes for more time: what a byte is worth, and in which part of what runs before
-    /// the peak; and whether the largest arrays are ever there as a whole.
+    /// The variants that may need fewer bytes for more time: the price of a byte, the part of the program before the
+    /// peak where it applies, and whether the largest arrays ever exist as a whole.
     pub fn smaller() -> Vec<Variant> {
-        let whole = "what takes time is computed again, too, where a byte is worth moving it so many times";
-        let early = "the same, in the first part of what runs before the peak, and of the steps of loops";
+        let whole =
+            "values may also be recomputed at a cost in time: a byte is worth moving it this many times";
+        let early = "the same, in the first part of the program before the peak, and of the steps of loops";
         let priced = |name, times, reach, rounds| {
             let description = if reach < 1.0 { early } else { whole };
             variant(name, description, [StageChange::Price { times, reach, rounds }])
         };
         let in_blocks = |name, change: StageChange| {
             let blocks = StageChange::After(LOOP_RESIDUALS.name(), LARGEST_IN_BLOCKS.into());
-            let description = "the largest arrays are computed a block of rows at a time, and as above";
+            let description = "the largest arrays are computed in blocks of rows, and as above";
             variant(name, description, [change, blocks])
         };
         let priced_in_blocks =
             |name, times, reach| in_blocks(name, StageChange::Price { times, reach, rounds: 1 });
-        // What most programs are smaller with comes first: of large programs only the first are tried.
+        // The variants that help most programs come first, since large programs try only the first.
         vec![
             priced_in_blocks("blocks of rows, price 2", 2.0, 1.0),
             priced("price 2", 2.0, 1.0, 1),
@@ -140,7 +141,7 @@ impl Variant {
     }
 }
 
-/// Arrays that alone are a good part of the peak, such as logits.
+/// Arrays that alone are a large part of the peak, such as logits.
 const LARGEST_IN_BLOCKS: RowBlocks = RowBlocks { min_share: OneIn(10), max_rounds: 1, ..ROW_BLOCKS };
 
 impl StageChange {
@@ -160,7 +161,7 @@ impl StageChange {
                 let seconds_per_byte = 2.0 * Machine::new(target).memory_seconds(MemorySpaceId::MAIN, 1.0);
                 let products = match seconds_per_byte > 0.0 {
                     true => Products::ForSecondsPerByte(times * seconds_per_byte),
-                    // Where nobody knows how long bytes take, no byte is worth any time.
+                    // If the time to move bytes is unknown, no byte is worth any time.
                     false => REMAT.products,
                 };
                 let remat = Remat { products, reach, max_rounds: rounds, ..REMAT };

@@ -1,12 +1,12 @@
-//! Being told of stages while a program is compiled.
+//! Callbacks for stages while a program is compiled.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::report::Stage;
 
-/// Somebody who is told of each stage of `compile` when it is done, and again when it is known what it came to. Programs
-/// that are tried side by side tell of their stages in any order, each from a thread of its own.
+/// A callback for each stage of `compile` when it is done, and again when its price is known. Programs that are tried
+/// in parallel report their stages in any order, each from its own thread.
 ///
 /// ```
 /// use memplan_driver::{CompileOptions, Watch};

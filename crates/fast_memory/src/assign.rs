@@ -1,4 +1,4 @@
-//! The assignment as a whole: choose, carry out, repair, and look again.
+//! The whole assignment: choose, apply, repair, and choose again.
 
 use memplan_analysis::{Costs, Durations, Facts, LiveRange, Machine, RunEstimate, ValueId};
 use memplan_ir::{EntitySet, Module, Position};
@@ -17,11 +17,11 @@ use crate::{Carrier, FastMemoryOptions, FastMemoryReport, Objective, Selection, 
 /// A program with fast memory assigned.
 #[derive(Clone, Debug)]
 pub struct Assigned {
-    /// What was decided.
+    /// The decisions.
     pub decisions: Vec<FastMemoryDecision>,
     /// The decisions carried out.
     pub trial: Trial,
-    /// What was assigned, in figures and names.
+    /// The assignment, in figures and names.
     pub report: FastMemoryReport,
 }
 
@@ -65,7 +65,7 @@ struct Solution {
     decisions: Vec<FastMemoryDecision>,
     trial: Trial,
     report: FastMemoryReport,
-    /// What a run of the program costs.
+    /// The price of a run of the program.
     price: f64,
 }
 
@@ -152,7 +152,7 @@ impl<C: Carrier> Solver<'_, C> {
         Ok((Solution { choices, decisions: decisions.list, trial, report, price }, places))
     }
 
-    /// What a run moves, in bytes, and how long it takes, in the bytes that main memory could move meanwhile.
+    /// The price of a run: bytes moved, plus its time in the bytes that main memory could move meanwhile.
     fn price(&self, Trial { module, facts, .. }: &Trial) -> f64 {
         let costs = Costs::new(module, &facts.graph, &facts.in_place, self.target);
         let run = RunEstimate::new(module, &facts.graph, &costs, self.target);
@@ -161,7 +161,7 @@ impl<C: Carrier> Solver<'_, C> {
         run.main_memory_bytes + self.options.time_weight * time
     }
 
-    /// Where candidates and scratch are in fast memory, and when.
+    /// The addresses and times of candidates and scratch in fast memory.
     fn places(&self, trial: &Trial, decisions: &Decisions) -> Vec<Place> {
         let Trial { facts, plan, .. } = trial;
         let place = |(decision, position): &(usize, Position)| {

@@ -1,4 +1,4 @@
-//! The benefit of fast memory: what it saves that main memory does not move some bytes.
+//! The benefit of fast memory: the value of bytes that main memory does not move.
 
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::{Costs, Machine};
@@ -7,13 +7,13 @@ use memplan_memory::{MemorySpaceId, Target};
 
 use crate::FastMemoryOptions;
 
-/// What accesses of kernels to main memory cost.
+/// The cost of kernels' accesses to main memory.
 pub(crate) struct Benefit<'a> {
     module: &'a Module,
     costs: &'a Costs,
     options: &'a FastMemoryOptions,
     machine: Machine<'a>,
-    /// The bytes that each instruction reads and writes: added up once, since operands are asked for one by one.
+    /// The bytes that each instruction reads and writes: summed once, since operands are queried one by one.
     accessed: SecondaryMap<InstructionId, f64>,
 }
 
@@ -29,7 +29,7 @@ impl<'a> Benefit<'a> {
         Benefit { module, costs, options, machine: Machine::new(target), accessed }
     }
 
-    /// What it costs that an instruction moves bytes to or from main memory: the bytes, and some more when it waits for
+    /// The cost of an instruction's traffic to or from main memory: the bytes, and more if the instruction waits for
     /// them.
     pub(crate) fn of(&self, id: InstructionId, bytes: f64) -> f64 {
         let work = self.costs.work(id);
@@ -42,7 +42,7 @@ impl<'a> Benefit<'a> {
         self.costs.frequency(self.module.instructions[id].parent) * (bytes + bonus)
     }
 
-    /// What it costs to copy bytes within a memory, once in every run of a computation.
+    /// The cost of copying bytes within a memory, once per run of a computation.
     pub(crate) fn of_copy(&self, computation: ComputationId, space: MemorySpaceId, bytes: f64) -> f64 {
         let seconds = self.machine.memory_seconds(space, 2.0 * bytes);
         let per_byte = self.machine.memory_seconds(MemorySpaceId::MAIN, 1.0);
@@ -50,7 +50,7 @@ impl<'a> Benefit<'a> {
         self.costs.frequency(computation) * self.options.time_weight * waits
     }
 
-    /// What it costs that a kernel reads an operand from main memory.
+    /// The cost of a kernel's read of an operand from main memory.
     pub(crate) fn of_operand(&self, id: InstructionId, operand: u32) -> f64 {
         self.costs.work(id).read_of(operand).map_or(0.0, |access| self.of(id, access.bytes.0 as f64))
     }

@@ -1,9 +1,9 @@
-//! What may be in fast memory, and what it saves.
+//! Candidates for fast memory, and their savings.
 //!
-//! A candidate is a value, several values that must share memory because they meet in a loop, in a conditional or in an
-//! operation that works in place, or a slice of an array. A *view* is what one computation sees of one value: a list of
-//! *events* in order of time, each an instruction that reads the value, or one that passes it into computations that have
-//! views of their own.
+//! A candidate is a value, several values that must share memory because they meet in a loop, a conditional or an
+//! in-place operation, or a slice of an array. A *view* lists the uses of one value in one computation: a list of
+//! *events* in order of time, each an instruction that reads the value or passes it into computations with views of
+//! their own.
 //!
 //! ```text
 //!   w = f32[1024,1024] parameter(1)          view in main     view in body, a hundred times
@@ -12,17 +12,17 @@
 //!   c = dot(y, w)                            read 4 MB        d = add(b, w)   read 4 MB
 //! ```
 //!
-//! The unit of all costs is a byte that main memory moves, weighed by how often it does.
+//! The unit of all costs is a byte that main memory moves, multiplied by how often it does.
 
 use memplan_analysis::{LiveRange, Time, ValueId};
 use memplan_ir::{ComputationId, InstructionId, Use};
 use smallvec::SmallVec;
 
-/// What may be in fast memory by itself.
+/// A value, a group or a slice that may be in fast memory.
 pub(crate) enum Candidate {
     /// One value, or several that must share memory.
     Value(ValueCandidate),
-    /// What kernels read of an array, and all that they read of it.
+    /// The slice that kernels read of an array, with all reads of it.
     Slice(SliceCandidate),
 }
 
@@ -30,24 +30,24 @@ pub(crate) enum Candidate {
 pub(crate) struct ValueCandidate {
     pub(crate) values: SmallVec<[ValueId; 1]>,
     pub(crate) bytes: u64,
-    /// What it takes that all of them are in fast memory all their live ranges; `None` when they cannot.
+    /// Requirements for keeping all of them in fast memory over all their live ranges; `None` if impossible.
     pub(crate) pinned: Option<Pinned>,
-    /// What writing them costs when they are in main memory.
+    /// The cost of writing them to main memory.
     pub(crate) write: f64,
     /// The price of main memory that they take, unless they are pinned.
     pub(crate) main_price: f64,
-    /// When they would take main memory: never for what the caller sees, which takes it in any case.
+    /// When they would take main memory; empty for values that the caller sees, which always take it.
     pub(crate) live: Vec<LiveRange>,
-    /// For a single value that an instruction writes: what it takes to write it to fast memory and copy it out.
+    /// For a single value written by an instruction: requirements for writing it to fast memory and copying it out.
     pub(crate) evicted: Option<Evicted>,
-    /// What computations see of the values that are in main memory, outermost first.
+    /// The views of the values in main memory, outermost first.
     pub(crate) views: Vec<View>,
 }
 
 /// A slice that is copied out of an array in main memory.
 pub(crate) struct SliceCandidate {
     pub(crate) bytes: u64,
-    /// What the computation that reads it sees of it.
+    /// The view of the reading computation.
     pub(crate) view: View,
     /// The ways for a loop to copy it one iteration ahead.
     pub(crate) pipelined: SmallVec<[Pipelined; 2]>,
@@ -55,10 +55,10 @@ pub(crate) struct SliceCandidate {
 
 /// All values in fast memory all their live ranges.
 pub(crate) struct Pinned {
-    /// The values without those of main memory that flow into them.
+    /// The values, without values of main memory that flow into them.
     pub(crate) values: Vec<ValueId>,
     pub(crate) busy: Vec<LiveRange>,
-    /// What copies in and out cost, and the reads of main memory that remain.
+    /// The cost of copies in and out, and of the remaining reads of main memory.
     pub(crate) cost: f64,
     /// Values of main memory that flow into them.
     pub(crate) prefetched: Vec<PrefetchedInput>,
@@ -82,7 +82,7 @@ pub(crate) struct EvictedResult {
     pub(crate) done_before: Option<InstructionId>,
 }
 
-/// Where a copy into fast memory starts.
+/// The start of a copy into fast memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CopyStart {
     /// The instruction before which it does.
@@ -95,7 +95,7 @@ pub(crate) struct CopyStart {
 
 /// A value that is written to fast memory and copied out.
 pub(crate) struct Evicted {
-    /// What the copy costs.
+    /// The cost of the copy.
     pub(crate) cost: f64,
     /// From the instant that writes the value to the one at which the copy has to be done.
     pub(crate) busy: LiveRange,
@@ -110,19 +110,19 @@ pub(crate) struct Pipelined {
     /// Whether two buffers take turns: the slice that arrived is copied to a second buffer before its first use, so that
     /// the next one may arrive while it is used. Otherwise the next copy starts after the last use.
     pub(crate) double_buffered: bool,
-    /// What all the copies cost, and what the cores wait for.
+    /// The cost of all copies, and of waiting for them.
     pub(crate) cost: f64,
     /// When each buffer is needed.
     pub(crate) busy: [LiveRange; 2],
 }
 
-/// What one computation sees of a value.
+/// The uses of a value in one computation.
 pub(crate) struct View {
     pub(crate) value: ValueId,
     pub(crate) computation: ComputationId,
-    /// What a copy into fast memory costs here.
+    /// The cost of a copy into fast memory here.
     pub(crate) prefetch_cost: f64,
-    /// What it costs on top when the cores wait for all of it.
+    /// The additional cost if the cores wait for all of it.
     pub(crate) wait_cost: f64,
     pub(crate) events: Vec<Event>,
 }
@@ -131,13 +131,13 @@ pub(crate) struct View {
 pub(crate) struct Event {
     /// When it needs the value.
     pub(crate) range: LiveRange,
-    /// Where a copy into fast memory starts that is done in time.
+    /// The start of a copy into fast memory that ends in time.
     pub(crate) start: CopyStart,
-    /// Where a copy starts at the latest.
+    /// The latest start of a copy.
     pub(crate) latest: CopyStart,
-    /// What it costs to read main memory, views inside aside.
+    /// The cost of reading main memory, without inner views.
     pub(crate) main: f64,
-    /// What it costs when the value is in fast memory; `None` when it has to be in main memory.
+    /// The cost if the value is in fast memory; `None` if it must be in main memory.
     pub(crate) fast: Option<f64>,
     pub(crate) uses: SmallVec<[Use; 2]>,
     /// Views of the computations that the value is passed into.
@@ -188,7 +188,7 @@ impl ValueCandidate {
 }
 
 impl View {
-    /// What it costs to serve all events from main memory.
+    /// The cost of serving all events from main memory.
     pub(crate) fn main_cost(&self) -> f64 {
         let inside = |event: &Event| event.inside.iter().map(View::main_cost).sum::<f64>();
         self.events.iter().map(|event| event.main + inside(event)).sum()

@@ -1,4 +1,4 @@
-//! Choices as decisions: what the pass that inserts copies is told.
+//! Converts choices to decisions for the pass that inserts copies.
 
 use memplan_analysis::{Facts, ValueId};
 use memplan_ir::{InstructionId, Module, Position, Use};

@@ -1,8 +1,8 @@
-//! The price of main memory: which temporaries to keep out of it so that its peak is lower.
+//! The price of main memory: which temporaries to move out of it to lower its peak.
 //!
-//! Only the most bytes taken at one moment count. So each round puts a price on the moments at which most is taken now,
-//! lets all candidates choose again, and looks where most is taken then. Prices add up over the rounds, until they are
-//! spread over all moments that matter.
+//! Only the fullest moment counts. So each round prices the moments that are fullest now, lets all candidates choose
+//! again, and finds the new fullest moments. Prices accumulate over the rounds, until they are spread over all moments
+//! that matter.
 
 use memplan_analysis::LiveRange;
 

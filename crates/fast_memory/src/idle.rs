@@ -1,10 +1,10 @@
-//! When main memory has time: how early a transfer starts, so that it is done when its value is needed.
+//! The idle time of main memory: how early a transfer starts so that it ends before its value is needed.
 //!
-//! How long operations take and how much of it main memory is idle depends on what is in fast memory, so a second
-//! assignment knows it from the first.
+//! The times of operations, and the idle time of main memory in them, depend on the contents of fast memory, so a
+//! second assignment learns them from the first.
 //!
-//! A transfer starts as late as it can while main memory still has as much idle time up to the value's first use as
-//! the transfer takes. Where operations leave main memory no time, starting earlier hides nothing; it starts at most
+//! A transfer starts as late as possible such that main memory has enough idle time up to the value's first use. If
+//! operations leave main memory no idle time, starting earlier hides nothing; it starts at most
 //! [`TransferOptions::longest_flight`] times the transfer's own time before.
 
 use cranelift_entity::SecondaryMap;
@@ -56,8 +56,8 @@ impl<'a> IdleTime<'a> {
         IdleTime { module, facts, machine: Machine::new(target), fast, longest_flight, index, before }
     }
 
-    /// Where the transfer of a value starts that `user` needs, and that exists from the instant `earliest` on: not
-    /// before the parameters and constants, which come first.
+    /// The start of the transfer of a value that `user` needs and that exists from the instant `earliest`: not before
+    /// the parameters and constants, which come first.
     pub(crate) fn fetch_start(&self, user: InstructionId, earliest: Time, bytes: f64) -> CopyStart {
         let seconds = self.machine.transfer_seconds(MemorySpaceId::MAIN, self.fast.space, bytes);
         let computation = self.module.instructions[user].parent;

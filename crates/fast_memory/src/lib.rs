@@ -1,46 +1,45 @@
-//! Fast memory: which values, for which segments of their live ranges, are in the memory near the cores, and when copies
-//! move them there and back. On TPUs this memory is VMEM, and XLA calls the task memory space assignment.
+//! Fast memory: which values are in the memory near the cores, for which segments of their live ranges, and when copies
+//! transfer them. On TPUs this memory is VMEM, and XLA calls the task memory space assignment.
 //!
-//! This crate decides, and changes nothing. [`assign()`] gives decisions as data ([`FastMemoryDecision`]): temporaries
-//! are written to fast memory and never reach main memory; values that are read more than once are prefetched once;
-//! values that are needed soon and then again much later are evicted in between; loops work on state in fast memory.
-//! What decisions come to is known only when they are carried out and packed. The search asks a [`Carrier`] for that:
-//! `memplan-driver` has one made of the pass that inserts copies and the planner that packs.
+//! This crate only decides. [`assign()`] returns decisions as data ([`FastMemoryDecision`]): temporaries that are
+//! written to fast memory never reach main memory; values that are read more than once are prefetched once; values that
+//! are needed soon and again much later are evicted in between; loops keep state in fast memory. The price of decisions
+//! is known only after they are applied and packed. The search calls a [`Carrier`] for that: `memplan-driver` makes one
+//! of the pass that inserts copies and the planner.
 //!
 //! # How it decides
 //!
-//! XLA assigns values one by one, the most promising first, and what is assigned remains. Here every instant of fast
-//! memory has a price (Lagrangian relaxation, `prices`). At given prices each candidate finds its best way through its
-//! uses exactly (a shortest path, `choice`). Prices say what is scarce, and bound what any assignment could save. Choices
-//! are then made to fit (`search`), carried out and packed. A packing that is higher than the memory ejects what saves
-//! least (`repair`).
+//! XLA assigns values one by one, the most promising first, and never revises an assignment. Here every instant of fast
+//! memory has a price (Lagrangian relaxation, `prices`). At given prices, the best placement of each candidate over its
+//! uses is found exactly (a shortest path, `choice`). Prices measure scarcity, and bound the savings of any assignment.
+//! Choices are then reduced until they fit (`search`), applied and packed. If the packing exceeds the memory, it ejects
+//! the candidates that save least (`repair`).
 //!
-//! Then all is decided again, since now it is known how much time transfers have: and kernels that read slices of arrays
-//! in main memory get prefetches of the slices alone, in loops one iteration ahead (`slices`).
+//! Then everything is decided again, with known times for transfers: kernels that read slices of arrays in main memory
+//! get prefetches of only the slices, in loops one iteration ahead (`slices`).
 //!
-//! A parameter that does not change from call to call, such as a weight, need not be copied in each of them. Where
-//! capacity for one is free all the time, its copy starts at the very beginning and is marked
-//! `cross_program_prefetch_index`. Its bytes of fast memory hold nothing else from begin to end, which is part of the
-//! live ranges and of what the checker proves (`resident`). A runtime may skip such a copy when the last program on the
-//! device was this one, in the same arena, and the parameter is the same buffer with the same contents; otherwise it
-//! makes the copy like any other.
+//! A parameter that does not change from call to call, such as a weight, need not be copied in each call. If there is
+//! room for one at all times, its copy starts at the very beginning and is marked `cross_program_prefetch_index`. Its
+//! bytes of fast memory hold nothing else for the whole program; the live ranges say so, and the checker proves it
+//! (`resident`). A runtime may skip such a copy if the last program on the device was this one, in the same arena, and
+//! the parameter is the same buffer with the same contents; otherwise it makes the copy like any other.
 //!
 //! # Words
 //!
 //! | word | meaning | in XLA |
 //! |---|---|---|
-//! | main memory, fast memory | where everything is by default; the memory near the cores | default and alternate memory |
+//! | main memory, fast memory | the default memory; the memory near the cores | default and alternate memory |
 //! | candidate | a value, or values that must share memory, or a slice of an array, that may be in fast memory | buffer interval, colocated intervals |
-//! | view, event | what one computation sees of a value; an instruction of it that needs the value | – |
+//! | view, event | the uses of a value in one computation; one such use | – |
 //! | pin | keep in fast memory during the whole live range | pinned allocation |
 //! | prefetch | copy into fast memory before a use | copy allocation, prefetch |
 //! | evict | copy to main memory, and free fast memory | eviction |
 //! | segment | the part of a live range that one prefetch serves | allocation segment |
-//! | slice | what a kernel reads of an array, prefetched without the rest | sliced prefetch |
+//! | slice | the part of an array that a kernel reads, prefetched without the rest | sliced prefetch |
 //! | pipelined | of a slice: prefetched by a loop one iteration ahead; with two buffers, double-buffered | – |
 //! | resident | a parameter that stays in fast memory from one call to the next | cross-program prefetch |
 //! | scratch | bytes of fast memory that a kernel reserves while it runs | reserved scoped memory |
-//! | price | what a byte of a memory costs at an instant, in bytes moved (a Lagrange multiplier) | – |
+//! | price | the cost of a byte of a memory at an instant, in bytes moved (a Lagrange multiplier) | – |
 //! | traffic | bytes that main memory moves, weighed by how often, and by time that the cores wait | – |
 //! | eject | give a candidate's fast memory to another one | – |
 //!

@@ -1,4 +1,4 @@
-//! Everything that the search knows of a program.
+//! The search's data about a program.
 
 use memplan_analysis::{Costs, Durations, Facts, Time, ValueId, kernel_scratch};
 use memplan_ir::{EntitySet, Module};
@@ -10,7 +10,7 @@ use crate::collect;
 use crate::idle::IdleTime;
 use crate::sharing::Sharing;
 
-/// Candidates, and what they compete for.
+/// Candidates, and the memory that they compete for.
 pub(crate) struct Model {
     pub(crate) candidates: Vec<Candidate>,
     pub(crate) sharing: Sharing,
@@ -21,8 +21,8 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// Lists what may be in fast memory, when operations take as long as `durations` says, and slices of all arrays but
-    /// those of `fast`; without that, no slices. Close to linear in positions and operands.
+    /// Lists candidates for fast memory, given the times of operations in `durations`, and slices of all arrays except
+    /// those of `fast`; if that is `None`, no slices. Close to linear in positions and operands.
     pub(crate) fn new(
         module: &Module,
         facts: &Facts,

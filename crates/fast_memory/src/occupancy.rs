@@ -1,8 +1,8 @@
-//! Occupancy: bytes of fast memory taken at every instant, with range updates and range maxima in logarithmic time.
+//! Occupancy: bytes of fast memory in use at every instant, with range updates and range maxima in logarithmic time.
 
 use memplan_analysis::LiveRange;
 
-/// A segment tree over instants: each node has the most bytes taken below it, and what was added to all below it.
+/// A segment tree over instants: each node has the most bytes in use below it, and the bytes added to all below it.
 #[derive(Clone, Debug)]
 pub(crate) struct Occupancy {
     /// Instants, rounded up to a power of two.

@@ -2,7 +2,7 @@
 
 use memplan_memory::{Bytes, Target};
 
-/// What an assignment is to make small.
+/// The objective to minimize.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Objective {
     /// The bytes that main memory moves.
@@ -24,7 +24,7 @@ pub enum Selection {
 /// How to assign fast memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FastMemoryOptions {
-    /// What to make small.
+    /// The objective to minimize.
     pub objective: Objective,
     /// How values find their places.
     pub selection: Selection,
@@ -32,26 +32,26 @@ pub struct FastMemoryOptions {
     pub capacity: u64,
     /// Bytes of the largest value that may be in it.
     pub largest: u64,
-    /// What a byte is worth that main memory moves while the cores wait for it, on top of the byte itself. Below 1, so
-    /// that fewer bytes always win over less time.
+    /// The worth of a byte that main memory moves while the cores wait for it, in addition to the byte itself. Below 1,
+    /// so that fewer bytes always win over less time.
     pub time_weight: f64,
     /// The most parameters that stay in fast memory from one call of the program to the next.
     pub cross_program_prefetches: usize,
     /// Parameters for which there may be no capacity left before no more are tried: each try is a packing.
     pub refused_residents: usize,
-    /// When transfers start, and what they are worth.
+    /// When transfers start, and their worth.
     pub transfers: TransferOptions,
     /// How prices are found.
     pub prices: PriceOptions,
     /// How choices that fit are improved.
     pub search: SearchOptions,
-    /// What happens when a packing is higher than the memory.
+    /// How to repair a packing that exceeds the memory.
     pub repair: RepairOptions,
     /// How main memory is priced for [`Objective::Footprint`].
     pub footprint: FootprintOptions,
 }
 
-/// When transfers start, and what they are worth.
+/// When transfers start, and their worth.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TransferOptions {
     /// The longest that a transfer is under way, in multiples of its own time: where operations leave main memory no
@@ -79,11 +79,11 @@ pub struct PriceOptions {
 pub struct SearchOptions {
     /// Steps, in each of which every candidate that is not where it is best off may try.
     pub steps: usize,
-    /// Candidates that try in one step: those that would save most. Bounds the time of large programs.
+    /// Candidates to try in one step: those that would save most. Bounds the time for large programs.
     pub candidates_per_step: usize,
-    /// Candidates that one may eject. Where it takes more, it hardly pays, and each has to choose again.
+    /// Candidates that one may eject. Ejecting more is hardly worth it, and each must choose again.
     pub ejections: usize,
-    /// The share of its price that capacity costs which is free anyway: just enough to prefer what leaves more of it.
+    /// The share of its price that free capacity costs: just enough to prefer choices that leave more of it.
     pub reserve_price: f64,
     /// The price of one byte for one instant where nothing is scarce: of candidates that save as much, those come first
     /// that hold less. So low that it decides nothing else.
@@ -92,7 +92,7 @@ pub struct SearchOptions {
     pub least_gain: f64,
 }
 
-/// What happens when a packing is higher than the memory.
+/// How to repair a packing that exceeds the memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RepairOptions {
     /// Packings after which candidates in the wrong place choose again. Then all of them get less capacity instead.
@@ -107,8 +107,8 @@ pub struct RepairOptions {
 pub struct FootprintOptions {
     /// Rounds of raising prices, each of which assigns anew.
     pub rounds: usize,
-    /// What keeping one byte out of main memory at its fullest is worth, in bytes moved: more than moving it in every
-    /// iteration of any but the longest loops, since what does not fit does not run.
+    /// The worth of keeping one byte out of main memory at its fullest, in bytes moved: more than moving it in every
+    /// iteration of any but the longest loops, since a program that does not fit does not run.
     pub peak_worth: f64,
     /// The share of the most bytes from which on an instant is priced together with the fullest: otherwise each round
     /// would lower one instant and leave its neighbour.

@@ -1,9 +1,10 @@
-//! The price of fast memory: what a byte is worth at every instant, by Lagrangian relaxation.
+//! The price of fast memory: the value of a byte at every instant, by Lagrangian relaxation.
 //!
-//! With a price for every instant, each candidate chooses what is cheapest for it alone. The cost of all choices, less the
-//! price of the whole of fast memory, is a lower bound: no assignment that fits moves less (weak duality). Prices rise
-//! where choices take more than the capacity and fall where they take less, by the subgradient method with steps of
-//! Polyak's rule. The best bound is reported, and its prices tell the search what is scarce.
+//! With a price for every instant, each candidate makes the choice that is cheapest for itself. The cost of all
+//! choices, minus the price of the whole fast memory, is a lower bound: no assignment that fits moves less (weak
+//! duality). Prices rise where choices take more than the capacity and fall where they take less, by the subgradient
+//! method with steps of Polyak's rule. The best bound is reported, and its prices tell the search which instants are
+//! scarce.
 
 use memplan_analysis::LiveRange;
 
@@ -11,7 +12,7 @@ use crate::FastMemoryOptions;
 use crate::choice::Choice;
 use crate::model::Model;
 
-/// Prices, and what they prove.
+/// Prices, and the bound that they prove.
 pub(crate) struct Prices {
     /// The sum of the prices of all instants before each one.
     sums: Vec<f64>,
@@ -20,8 +21,8 @@ pub(crate) struct Prices {
 }
 
 impl Prices {
-    /// Finds prices in `rounds` rounds, each linear in instants and in the candidates that compete; `upper_bound` is what
-    /// is known to be possible.
+    /// Finds prices in `rounds` rounds, each linear in instants and in the competing candidates; `upper_bound` is a
+    /// known possible cost.
     pub(crate) fn find(
         model: &Model,
         options: &FastMemoryOptions,
@@ -54,7 +55,7 @@ impl Prices {
                 (pace, stuck) = (pace / 2.0, 0);
             }
             if round == 0 {
-                // What has all it wants where there is enough for all keeps it; that it costs nothing keeps the bound valid.
+                // At instants with enough memory for all, everyone keeps theirs; a price of zero keeps the bound valid.
                 let scarce: Vec<f64> =
                     load.iter().zip(&free).map(|(load, free)| f64::from(u8::from(load > free))).collect();
                 let scarce = Prices { sums: prefix_sums(&scarce), lower_bound: 0.0 };
@@ -86,13 +87,13 @@ impl Prices {
         best
     }
 
-    /// What a candidate chooses. What may be shared is taken to be, so that the bound holds.
+    /// The choice of a candidate. Possible sharing is assumed, so that the bound holds.
     fn choice(&self, model: &Model, i: usize) -> Choice {
         let own = |range| model.sharing.own_part(i, &model.candidates, range, None);
         Choice::best(&model.candidates[i], &|bytes, range| self.of(bytes, own(range)))
     }
 
-    /// What it costs to hold bytes during a range.
+    /// The cost of holding bytes during a range.
     pub(crate) fn of(&self, bytes: u64, range: LiveRange) -> f64 {
         if range.start >= range.end {
             return 0.0;
@@ -101,7 +102,7 @@ impl Prices {
     }
 }
 
-/// What choices together cost and hold.
+/// The total cost and memory of all choices.
 #[derive(Clone)]
 struct Demand {
     cost: f64,

@@ -1,15 +1,15 @@
-//! Repair of a packing that is higher than the memory: what is beyond the memory's end is moved down, and ejects what
-//! saves less; or it is ejected itself.
+//! Repairs a packing that exceeds the memory: a value beyond the end moves down and ejects values that save less, or is
+//! ejected itself.
 //!
-//! Nothing moves to where a kernel has its scratch. Scratch that is moved ejects what saves least.
+//! Nothing moves into a kernel's scratch. Scratch that moves ejects the values that save least.
 //!
-//! What remains has a packing that fits, the old one with a few things moved, and the next packing is likely to find that
-//! one or a better one.
+//! The rest has a packing that fits: the old one with a few values moved. The next packing will likely find that one or
+//! a better one.
 
 use memplan_analysis::{LiveRange, Time};
 use rustc_hash::FxHashSet;
 
-/// Where in fast memory the packing put something, and when it is there.
+/// An address in fast memory, and when it is in use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     /// The candidate; `None`: scratch of a kernel.
@@ -123,8 +123,8 @@ impl ByTime {
     }
 }
 
-/// The offset at which something of a size is in the way of what saves least, and how much that saves; the lowest of
-/// equals. `None` when nothing of its size fits beside the scratch.
+/// The offset for this size whose conflicts save least, with their savings; the lowest of equals. `None` if nothing of
+/// this size fits beside the scratch.
 fn cheapest_offset(
     others: &[Place],
     size: u64,
@@ -191,7 +191,7 @@ mod tests {
     fn gaps_are_used() {
         // 7 fits between 1 and 2, for nothing.
         check(vec![place(1, 0, 4, (0, 9)), place(2, 12, 16, (0, 9)), place(7, 16, 24, (3, 5))], 16, &[]);
-        // What is there at other times is in nobody's way.
+        // Candidates at other times do not conflict.
         check(vec![place(1, 0, 16, (0, 3)), place(7, 16, 24, (3, 5))], 16, &[]);
     }
 

@@ -1,4 +1,4 @@
-//! What was assigned, as data.
+//! The assignment, as data.
 
 use memplan_analysis::Facts;
 use memplan_ir::{Module, ShapeIndex};
@@ -8,7 +8,7 @@ use crate::FastMemoryOptions;
 use crate::candidate::Candidate;
 use crate::choice::{Choice, Mode, SliceMode, ValueMode};
 
-/// What was assigned.
+/// The assignment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FastMemoryReport {
     /// Copies into fast memory.
@@ -26,12 +26,12 @@ pub struct FastMemoryReport {
     /// Bytes, weighed by time as [`FastMemoryOptions::time_weight`] says, that main memory moves for what could have
     /// been elsewhere.
     pub traffic: f64,
-    /// What no assignment under this schedule can be below, in the same unit, however packed.
+    /// A lower bound on the traffic of every assignment under this schedule, in the same unit, for any packing.
     pub lower_bound: f64,
-    /// What is in fast memory, in the order of the program.
+    /// The contents of fast memory, in the order of the program.
     pub assigned: Vec<FastMemoryEntry>,
-    /// What would save traffic in fast memory and is not there, since something else is worth more; in the order of the
-    /// program.
+    /// Values that would save traffic in fast memory but are not in it, since others are worth more; in the order of
+    /// the program.
     pub refused: Vec<FastMemoryEntry>,
 }
 
@@ -44,7 +44,7 @@ pub struct FastMemoryEntry {
     pub index: ShapeIndex,
     /// Bytes that it takes.
     pub bytes: Bytes,
-    /// What is done for it.
+    /// Its residence.
     pub residence: Residence,
     /// The traffic that this saves; of a refused one, that it would save.
     pub saved: f64,
@@ -95,7 +95,7 @@ impl FastMemoryReport {
         report
     }
 
-    /// Lists candidates that are in fast memory, and those that are not though they would save something.
+    /// Lists candidates in fast memory, and those outside that would save something.
     pub(crate) fn list(
         &mut self,
         module: &Module,
@@ -127,7 +127,7 @@ impl FastMemoryReport {
 }
 
 impl Residence {
-    /// Where a candidate is that holds fast memory.
+    /// The residence of a candidate in fast memory.
     fn of(mode: &Mode) -> Residence {
         match mode {
             Mode::Value(ValueMode::Pinned) => Residence::Pinned,

@@ -1,9 +1,9 @@
 //! Residents: parameters that stay in fast memory from one call of the program to the next (XLA's cross-program prefetch).
 //!
-//! A resident has its bytes of fast memory to itself for the whole program, so that they are as the call before left
-//! them. A parameter qualifies when everything that reads it can read it there, when the caller keeps it, and when a
-//! call reads at least as many bytes of it as it has, so that not even the first call moves more. How many may stay is
-//! limited, and they only get bytes that no other candidate takes; so those come first that save most.
+//! A resident owns its bytes of fast memory for the whole program, so that they keep their contents from the call
+//! before. A parameter qualifies if all its readers can read it there, if the caller keeps it, and if a call reads at
+//! least as many bytes of it as it has, so that not even the first call moves more. Their number is limited, and they
+//! get only bytes that no other candidate takes, those that save most first.
 
 use memplan_analysis::{Costs, Facts, LiveRange, ValueKind};
 use memplan_ir::{InstructionId, Module};
@@ -12,7 +12,7 @@ use crate::candidate::{Candidate, Event, View};
 use crate::choice::{Choice, Mode, ValueMode};
 use crate::model::Model;
 
-/// The candidates that may be residents and what the entry sees of them, those first that save most: all that a call
+/// The candidates that may be residents with the entry's views, those with the highest savings first: all that a call
 /// moves for them now. Takes time n log n in candidates, and linear in their events.
 pub(crate) fn eligible<'m>(
     module: &Module,
@@ -29,7 +29,7 @@ pub(crate) fn eligible<'m>(
     eligible
 }
 
-/// What is done for a resident: it holds fast memory all the time, and costs its copy in the first call. The copy starts
+/// The choice for a resident: it holds fast memory all the time, and costs its copy in the first call. The copy starts
 /// after the parameters and constants of the entry, which come first.
 pub(crate) fn choice(module: &Module, model: &Model, view: &View, index: usize) -> Choice {
     let before = module.entry_computation().instructions.iter().copied().find(|&id| !is_given(module, id));
@@ -47,7 +47,7 @@ pub(crate) fn choice(module: &Module, model: &Model, view: &View, index: usize) 
     }
 }
 
-/// What the entry sees of a candidate that may be a resident; `None` of another.
+/// The entry's view of a candidate that may be a resident; `None` for others.
 fn view_of_resident<'m>(
     module: &Module,
     facts: &Facts,

@@ -1,9 +1,9 @@
-//! Results that take over the bytes of an operand that dies: where operand and result are counted once.
+//! Results that reuse the bytes of a dying operand: operand and result count only once.
 //!
-//! A value is live while the instruction runs that reads it last, and a result is live from the instruction on that
-//! writes it, so both take bytes at that instant. Where the planner lets the result take over the operand's storage,
-//! only one of the two does. That depends on both being in fast memory; so an instruction is a *site*, which says how many
-//! bytes the present choices count twice.
+//! A value is live during the instruction that reads it last, and a result during the instruction that writes it, so
+//! both count at that instant. If the planner lets the result reuse the operand's storage, only one of them does. That
+//! requires both in fast memory; so an instruction is a *site*, which records the bytes that the present choices count
+//! twice.
 
 use indexmap::IndexMap;
 use memplan_analysis::{Facts, LiveRange, Time};
@@ -17,7 +17,7 @@ use crate::choice::Choice;
 /// An instruction whose results may take over operands.
 struct Site {
     time: Time,
-    /// Candidates that are written, and those that each may take over.
+    /// Candidates that are written, and the candidates that each may take over.
     results: Vec<(usize, SmallVec<[usize; 2]>)>,
 }
 

@@ -1,4 +1,4 @@
-//! What the search asks of those who carry decisions out: what a program comes to with them.
+//! The search's interface to a caller that applies decisions: the price of a program with them.
 
 use memplan_analysis::Facts;
 use memplan_ir::{Module, Position};
@@ -30,9 +30,9 @@ pub struct Trial {
     pub module: Module,
     /// Facts about it.
     pub facts: Facts,
-    /// What is in fast memory: the number of the decision that put it there, and where it is defined.
+    /// The contents of fast memory: the numbers of the decisions, and the definitions.
     pub placed: Vec<(usize, Position)>,
-    /// Where fast memory has what is in it, scratch of kernels included.
+    /// The addresses in fast memory, including scratch of kernels.
     pub plan: MemoryPlan,
     /// Bytes of fast memory that the arena takes.
     pub height: Bytes,

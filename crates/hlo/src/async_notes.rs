@@ -1,10 +1,10 @@
-//! Notes of asynchronous operations, which text has once for the operation and for what it runs.
+//! Notes of asynchronous operations: text has them once for the operation and the wrapped instruction.
 
 use std::sync::Arc;
 
 use memplan_ir::{Extras, FrontendAttributes, Instruction, Metadata, OriginalValue, Statistics};
 
-/// The notes that reading an asynchronous operation gives to what it runs.
+/// The notes that the parser copies from an asynchronous operation to the wrapped instruction.
 #[derive(Clone, Copy, Default, PartialEq)]
 pub(crate) struct AsyncNotes<'a> {
     metadata: Option<&'a Arc<Metadata>>,
@@ -26,7 +26,7 @@ impl<'a> AsyncNotes<'a> {
         }
     }
 
-    /// These notes, and those of an earlier operation where these say nothing.
+    /// These notes, with missing ones from an earlier operation.
     pub(crate) fn or(self, earlier: AsyncNotes<'a>) -> AsyncNotes<'a> {
         AsyncNotes {
             metadata: self.metadata.or(earlier.metadata),
@@ -37,7 +37,7 @@ impl<'a> AsyncNotes<'a> {
         }
     }
 
-    /// Writes the notes to what runs, over those that it has.
+    /// Writes the notes to the wrapped instruction, over its own.
     pub(crate) fn note(self, wrapped: &mut Instruction) {
         if let Some(metadata) = self.metadata {
             wrapped.metadata = Some(Arc::clone(metadata));

@@ -1,4 +1,4 @@
-//! What can be wrong with HLO text, and how it is shown.
+//! Errors in HLO text, and how they are shown.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use memplan_ir::{Arity, Opcode};
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{kind}")]
 pub struct ParseError {
-    /// What is wrong.
+    /// The kind of error.
     #[source]
     pub kind: ParseErrorKind,
     /// The bytes of the source that are wrong. Within the source, on character boundaries; may be empty.
@@ -23,11 +23,11 @@ pub struct ParseError {
 pub struct Related {
     /// The bytes of the source.
     pub span: Range<usize>,
-    /// What is there.
+    /// The message.
     pub message: String,
 }
 
-/// What can be wrong with HLO text.
+/// The errors in HLO text.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
@@ -211,13 +211,13 @@ pub fn render_with_help(
 /// Two places that are further apart are shown one by one.
 const MOST_LINES: usize = 1000;
 
-/// Lines around a place that are handed to the renderer with it.
+/// Lines around an error to give to the renderer.
 const LINES_AROUND: usize = 2;
 
 /// The part of a source that is shown. The renderer keeps notes on every line that it gets, so it gets few.
 struct Excerpt<'a> {
     text: &'a str,
-    /// Where it begins in the source.
+    /// Its beginning in the source.
     offset: usize,
     /// Number of its first line, from 1.
     line: usize,

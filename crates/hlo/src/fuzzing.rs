@@ -1,4 +1,4 @@
-//! What fuzzing asks of this crate; tests ask the same of fewer inputs.
+//! The properties that fuzzing checks in this crate; tests check them with fewer inputs.
 
 #[cfg(feature = "proto")]
 use crate::proto;
@@ -28,8 +28,8 @@ pub fn check_text(bytes: &[u8]) {
     }
 }
 
-/// Reads arbitrary bytes as a protobuf module. Either they are one, and what is written for it reads back to the same
-/// bytes, or there is an error. What was read is verified, which must not panic either; a valid module is printed.
+/// Reads arbitrary bytes as a protobuf module. Either they are one, and writing and reading it again gives the same
+/// bytes, or there is an error. The module is verified, which must not panic either; a valid module is printed.
 ///
 /// # Panics
 /// When that is not so.

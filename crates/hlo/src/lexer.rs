@@ -5,7 +5,7 @@
 
 use logos::{Lexer, Logos};
 
-/// A token; what it says is in the text of its span.
+/// A token; its content is the text of its span.
 #[derive(Logos, Clone, Copy, Debug, PartialEq, Eq)]
 #[logos(skip r"[ \t\r\n]+")]
 #[logos(skip(r"//[^\n]*", allow_greedy = true))]

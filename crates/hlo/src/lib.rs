@@ -1,7 +1,7 @@
 //! HLO in and out: text and protobuf.
 //!
 //! [`parse`] reads HLO text as XLA prints it, [`print()`] writes text that XLA reads back to the same module, and
-//! [`render`] shows an error the way a person wants to see it.
+//! [`render`] formats an error for people.
 //!
 //! ```
 //! let text = "HloModule m\nENTRY main { p = f32[4] parameter(0)  ROOT n = f32[4] negate(p) }";

@@ -1,4 +1,4 @@
-//! Every text of the corpus parses, and what is printed parses to the same text again.
+//! Every text of the corpus parses, and the printed text parses to the same text again.
 
 use memplan_hlo::{parse, print, render};
 use memplan_testkit::{FORMS, corpus};

@@ -1,4 +1,4 @@
-//! The slices of a plan as places in memory.
+//! Places in memory from the slices of a plan.
 
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{InstructionId, Module, Position};
@@ -41,7 +41,7 @@ impl<'m> Arena<'m> {
         self.plan.slices.contains_key(position)
     }
 
-    /// Where the plan puts a result of at least `size` bytes.
+    /// The plan's place for a result of at least `size` bytes.
     pub(crate) fn place(&self, module: &Module, position: &Position, size: usize) -> Result<Place, Error> {
         let Some(slice) = self.plan.slices.get(position) else {
             return Err(Error::NoSlice { position: describe(module, position) });
@@ -54,12 +54,12 @@ impl<'m> Arena<'m> {
         Ok(place)
     }
 
-    /// Everything that the plan gives an instruction to work in, in whatever memory.
+    /// All scratch of an instruction in the plan, in any memory.
     pub(crate) fn all_scratch(&self, id: InstructionId) -> impl Iterator<Item = Place> {
         self.plan.scratch.get(&id).into_iter().flatten().map(|slice| self.at(slice))
     }
 
-    /// Where the plan puts the working memory that an instruction needs here.
+    /// The plan's place for an instruction's working memory.
     pub(crate) fn scratch(&self, module: &Module, id: InstructionId, size: usize) -> Result<Place, Error> {
         let name = &module.instructions[id].name;
         match self.plan.scratch_in(id, MemorySpaceId::MAIN).map(|slice| self.at(&slice)) {

@@ -1,4 +1,4 @@
-//! What a collective computes from the operands of all devices that take part.
+//! The results of a collective from the operands of all participating devices.
 
 use memplan_ir::{ArrayLiteral, InstructionId, Literal, Module, Op};
 

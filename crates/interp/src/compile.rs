@@ -1,8 +1,8 @@
-//! From an instruction to its kernel.
+//! Compiles an instruction to its kernel.
 //!
-//! Most instructions become one kernel. A fusion becomes stages: its roots, and before them whatever cannot be computed
-//! element by element where it is used. Those interior values go to scratch, so a fusion of elementwise operations, index
-//! operations and a root reduction has none.
+//! Most instructions become one kernel. A fusion becomes stages: its roots, and before them every value that cannot be
+//! computed element by element at its use. These values are in scratch, so a fusion of elementwise operations, index
+//! operations and a root reduction needs none.
 
 use std::cmp::Reverse;
 
@@ -179,7 +179,7 @@ struct Stage {
     operands: Option<Vec<usize>>,
     /// Which places are its results; `None` for the results of the fusion.
     results: Vec<usize>,
-    /// Where its scratch begins.
+    /// The beginning of its scratch.
     scratch: usize,
 }
 
@@ -258,7 +258,7 @@ impl<'m> Planner<'m> {
         Ok(planner)
     }
 
-    /// A fresh program in which the fusion's operands, and what is stored so far, are arrays.
+    /// A fresh program whose arrays are the fusion's operands and the values stored so far.
     fn lower(&self) -> Result<Lower<'m>, Error> {
         let mut lower = Lower::new(self.module);
         let mut number = 0;
@@ -289,7 +289,7 @@ impl<'m> Planner<'m> {
         let is_used = used_instructions(module, body.root, &body.instructions);
         let mut wanted = FxHashMap::default();
         let mut stages: Vec<Stage> = Vec::new();
-        // What must be in memory: values without a rule per element, and what those want to see whole.
+        // Values that must be in memory: those without a rule per element, and operands that those read whole.
         let mut lower = self.lower()?;
         for &id in body.instructions.iter().filter(|&id| is_used.contains_key(id)) {
             if self.is_pulled(id) {
@@ -304,7 +304,7 @@ impl<'m> Planner<'m> {
                     for leaf in 0..leaf_count(module.shape(operand)) {
                         let name = Name { scope: 0, instruction: operand, leaf };
                         if let Leaf::Value(name) = lower.resolve(name)? {
-                            // What an inlined call computes is stored as the call's value.
+                            // The result of an inlined call is stored as the call's value.
                             let id = if name.scope == 0 { name.instruction } else { operand };
                             wanted.insert(id, ());
                         }
@@ -339,7 +339,7 @@ impl<'m> Planner<'m> {
             )
     }
 
-    /// The stage that puts an instruction's results into memory: those of the fusion where a root is just that.
+    /// The stage that stores an instruction's results: into the fusion's results if it is a root.
     fn interior_stage(&mut self, id: InstructionId) -> Result<Stage, Error> {
         let module = self.module;
         let lower = || self.lower();
@@ -405,10 +405,10 @@ impl<'m> Planner<'m> {
         Ok(operands)
     }
 
-    /// Loops for the roots that are not results of an earlier stage, those of equal extents together.
+    /// Loops for the roots that are not results of an earlier stage, one loop for each set of equal extents.
     ///
-    /// An update elsewhere reads all of what it puts there, which another result may then overwrite: so larger results come
-    /// first, and of those that are as large, updates.
+    /// An update elsewhere reads all of its update operand, which another result may then overwrite: so larger results
+    /// come first, and among equally large ones, updates.
     fn root_stages(&mut self, stages: &mut Vec<Stage>) -> Result<(), Error> {
         let root = self.module.computations[self.module.instructions[self.fusion].called[0]].root;
         let mut groups: Vec<Vec<usize>> = Vec::new();
@@ -442,7 +442,7 @@ impl<'m> Planner<'m> {
     }
 }
 
-/// Whether a kernel reads its operands as they lie in memory, rather than element by element.
+/// Whether a kernel reads its operands in memory layout, instead of element by element.
 fn wants_whole_operands(module: &Module, id: InstructionId) -> bool {
     !matches!(
         module.instructions[id].op,

@@ -1,4 +1,4 @@
-//! Functions of the embedder that custom calls call.
+//! Functions of the embedder for custom calls.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,10 +9,10 @@ use memplan_ir::{CustomCall, Literal};
 /// From what a custom call says of itself and the values of its operands to its result, or why there is none.
 type Function = dyn Fn(&CustomCall, &[Literal]) -> Result<Literal, String> + Send + Sync;
 
-/// What custom calls mean, by target. Those that JAX emits for pure mathematics need no entry; an entry goes before
-/// what is built in.
+/// The meanings of custom calls, by target. The calls that JAX emits for pure mathematics need no entry; an entry
+/// overrides a built-in meaning.
 ///
-/// A function works on literals, outside the memory of a plan: what it needs besides operands and result is its own.
+/// A function works on literals, outside the memory of a plan: it manages memory besides operands and result itself.
 #[derive(Clone, Default)]
 pub struct CustomCalls(BTreeMap<Box<str>, Arc<Function>>);
 

@@ -1,8 +1,8 @@
-//! A module on several devices that exchange arrays.
+//! Runs a module on several devices that exchange arrays.
 //!
-//! Each device is a thread with an executor of its own. At a collective it hands its operands to the [`Exchange`] and
-//! waits for the others of its group; then it computes its results from all of them, in the order of the group. So
-//! results do not depend on how threads are scheduled.
+//! Each device is a thread with its own executor. At a collective it gives its operands to the [`Exchange`] and waits
+//! for the other devices of its group; then it computes its results from all of them, in the order of the group. So
+//! results do not depend on the scheduling of threads.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -160,7 +160,7 @@ impl Device<'_> {
         }
     }
 
-    /// The results of a collective on this device, once all others have come to it.
+    /// The results of a collective on this device, after all others have reached it.
     pub(crate) fn exchange(
         &mut self,
         module: &Module,
@@ -301,7 +301,7 @@ struct MeetingKey {
     first: usize,
 }
 
-/// Where devices hand each other arrays.
+/// The meeting place where devices exchange arrays.
 struct Exchange {
     meetings: Mutex<Meetings>,
     changed: Condvar,
@@ -319,7 +319,7 @@ struct Meetings {
 struct Meeting {
     given: Vec<Option<Operands>>,
     missing: usize,
-    /// Members that have not yet taken what was given.
+    /// Members that have not yet taken the results.
     present: usize,
 }
 
@@ -329,7 +329,7 @@ impl Exchange {
         Exchange { meetings: Mutex::new(meetings), changed: Condvar::new() }
     }
 
-    /// Gives operands and waits for those of all `n` members; `None` when some never come.
+    /// Gives operands and waits for those of all `n` members; `None` if some never come.
     fn meet(&self, key: MeetingKey, n: usize, own: usize, operands: Operands) -> Option<Vec<Operands>> {
         let mut meetings = self.meetings.lock().unwrap_or_else(PoisonError::into_inner);
         let meeting = meetings.open.entry(key).or_insert_with(|| Meeting {

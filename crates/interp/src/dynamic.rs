@@ -1,12 +1,12 @@
 //! Arrays whose extents are known only when the program runs.
 //!
-//! An array with dynamic dimensions takes the memory of its bounds, and lies in it as if it had these extents. How many
-//! indices a dimension really has travels beside the value, as its place does. An operation on such arrays is compiled
-//! when it runs, for the extents at hand: slices of its operands, the operation on arrays of just these extents, and
-//! zeros up to the bounds of its results are one fusion. So it means what the static program would mean, and nothing
-//! beyond the extents is read. A `set-dimension-size` that makes an array larger than it is gives it elements that HLO does
-//! not define: here they are zeros or what was left there, so that a program that reads them means nothing, and two plans
-//! of it may differ. (XLA's dynamic padder instead rewrites each operation to one on whole arrays that masks.)
+//! An array with dynamic dimensions has the memory and layout of its bounds. The actual extents are stored beside the
+//! value. An operation on such arrays is compiled when it runs, for the actual extents: one fusion of slices of its
+//! operands, the operation on arrays of these extents, and zero padding to the bounds of its results. So it computes
+//! the same as the static program, and reads nothing beyond the extents. A `set-dimension-size` that enlarges an array
+//! gives it elements that HLO does not define: here they are zeros or old bytes, so a program that reads them has no
+//! meaning, and two plans of it may differ. (XLA's dynamic padder instead rewrites each operation to a masked one on
+//! whole arrays.)
 
 use std::rc::Rc;
 
@@ -28,7 +28,7 @@ use crate::pull::Pullable;
 /// Calls within calls, beyond which there is no program but a hostile one.
 const MAX_NESTING: usize = 64;
 
-/// What an instruction is for certain extents of its operands.
+/// An instruction specialized to certain extents of its operands.
 pub(crate) struct Specialized {
     pub(crate) kernel: Rc<dyn Kernel>,
     /// Extents of each leaf of the result.
@@ -46,7 +46,7 @@ pub(crate) fn has_dynamic(shape: &Shape) -> bool {
     shape.any_array(ArrayShape::is_dynamic)
 }
 
-/// Bytes of scratch that an instruction needs at most, whatever its extents.
+/// The most bytes of scratch that an instruction needs, for any extents.
 pub(crate) fn scratch_bytes(module: &Module, id: InstructionId) -> u64 {
     let bounds = bounds(module, id);
     let to = match module.instructions[id].op {
@@ -95,7 +95,7 @@ pub(crate) fn specialize(
 #[derive(Clone, Copy)]
 struct Value {
     id: InstructionId,
-    /// The same with all that lies within the bounds.
+    /// The instruction for operands at their bounds.
     whole: Option<InstructionId>,
 }
 
@@ -157,7 +157,8 @@ impl<'m> Body<'m> {
         if shape.rank() == 0 {
             return id;
         }
-        // Also where nothing is cut off, and so with padding: what a plan is asked for at the bounds is enough below them.
+        // Also if nothing is cut off, and so with padding: the scratch of a plan at the bounds then suffices below
+        // them.
         let shape = ArrayShape::new(shape.element_type, extents.iter().copied());
         let dimensions = extents.iter().map(|&limit| SliceDimension { start: 0, limit, stride: 1 }).collect();
         self.add(Op::Slice { dimensions }, shape.into(), &[id])
@@ -239,7 +240,7 @@ impl<'m> Body<'m> {
                 for ((d, extent), bound) in dimensions.iter_mut().zip(&mut extents).zip(bounds(0)?) {
                     match (d.start, d.limit, d.stride) {
                         (0, limit, 1) if limit == bound => d.limit = *extent,
-                        // A part of the bounds, whatever the extent.
+                        // A part of the bounds, for any extent.
                         _ => *extent = bound,
                     }
                 }
@@ -331,7 +332,7 @@ impl<'m> Body<'m> {
         }
         self.descend(computation)?;
         let from = self.from;
-        // What is called is copied before its caller.
+        // Callees are copied before their callers.
         for (_, instruction) in from.instructions_of(computation) {
             for &callee in &instruction.called {
                 self.copy(callee)?;

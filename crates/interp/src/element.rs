@@ -1,8 +1,8 @@
-//! Elements: how the types of HLO are held while they are computed with, and how they lie in memory.
+//! Elements: how the types of HLO are represented in computations and in memory.
 //!
-//! Thirty-two element types fold into five [`Class`]es of machine numbers. Integers and predicates are `i64`
+//! Thirty-two element types are represented by five [`Class`]es of machine numbers. Integers and predicates are `i64`
 //! (unsigned 64-bit ones keep their bits), every float of at most 32 bits is an `f32` that holds a value of the
-//! narrower type exactly, and the rest are themselves. After each operation [`round`] brings a result back into its
+//! narrower type exactly, and the others are themselves. After each operation [`round`] converts a result back into its
 //! type, which is how XLA evaluates the narrow types too.
 //!
 //! [`load`] and [`store`] keep the bits of every NaN, signalling ones too, since moving an element must not change it.
@@ -37,7 +37,7 @@ pub(crate) enum Lanes {
     C128(Vec<Complex64>),
 }
 
-/// Where the lanes of a register lie in memory.
+/// The positions of a register's lanes in memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum At<'a> {
     /// One after another from this byte.
@@ -281,7 +281,7 @@ fn bf16_from_f32(x: f32) -> u16 {
     let bits = x.to_bits();
     let rounded = (bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16;
     let leading = (bits >> 16) as u16;
-    // Where no leading mantissa bit is set, this would be an infinity.
+    // Without a leading mantissa bit, this would be an infinity.
     let nan = leading | u16::from(leading & 0x7f == 0) << 6;
     if x.is_nan() { nan } else { rounded }
 }

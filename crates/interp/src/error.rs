@@ -1,4 +1,4 @@
-//! What can go wrong when a module is evaluated.
+//! Errors of the evaluator.
 
 use memplan_ir::{ElementType, Opcode};
 
@@ -44,7 +44,7 @@ pub enum Error {
     },
     #[error("the plan has no slice for {position}")]
     NoSlice { position: String },
-    #[error("the plan puts {position} at {found}, but the value that it is lies at {expected}")]
+    #[error("the plan puts {position} at {found}, but its value is at {expected}")]
     Moved { position: String, expected: String, found: String },
     #[error("the plan is broken: {0}")]
     BrokenPlan(String),

@@ -1,7 +1,7 @@
-//! The interpreter: control flow, tuples, and which bytes each value is.
+//! The interpreter: control flow, tuples, and the bytes of each value.
 //!
 //! A value is the list of its leaves, each a place in memory. Tuples, calls, loops and bitcasts pass places on; only
-//! kernels write. Where results go is the business of [`Storage`]: a buffer for each, or the slices of a plan.
+//! kernels write. [`Storage`] decides where results go: into separate buffers, or into the slices of a plan.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -34,9 +34,9 @@ const MAX_DEPTH: usize = 200;
 pub(crate) struct Stored {
     pub(crate) place: Place,
     pub(crate) write: Write,
-    /// Who wrote it.
+    /// The instruction and part that wrote it.
     pub(crate) position: Position,
-    /// Extents where they are not those of the shape.
+    /// Extents, if they differ from the shape's.
     pub(crate) extents: Option<Dimensions>,
     /// Whether the place is given back, or poisoned, when the value is no longer needed.
     is_released: bool,
@@ -45,7 +45,7 @@ pub(crate) struct Stored {
 /// The leaves of a value. A token is a leaf of no bytes.
 pub(crate) type Value = Vec<Rc<Stored>>;
 
-/// Where results go.
+/// The destination of results.
 pub(crate) enum Storage<'m> {
     /// Each into a buffer of its own.
     Separate,
@@ -71,7 +71,7 @@ pub(crate) struct Executor<'m> {
     pub(crate) specialized: FxHashMap<(InstructionId, Vec<Dimensions>), Rc<Specialized>>,
     /// For each computation, which values are no longer needed after each instruction.
     last_uses: SecondaryMap<ComputationId, Option<Rc<LastUses>>>,
-    /// What each write wrote.
+    /// The position that each write wrote.
     writes: Vec<Option<Position>>,
     depth: usize,
 }
@@ -189,7 +189,7 @@ impl<'m> Executor<'m> {
                     (0..instruction.operands.len()).map(|k| operand(k).clone()).collect();
                 let mut value: Value = arguments.iter().flatten().cloned().collect();
                 let result = self.run_computation(instruction.called[0], arguments)?;
-                // Where the computation itself wrote over what it was given, nobody expects to find that when it is done.
+                // If the computation itself overwrote its operand, nobody expects the operand when it is done.
                 let is_whole = |leaf: &Stored| self.memory.intruder(leaf.place, leaf.write).is_none();
                 value.iter_mut().filter(|leaf| !is_whole(leaf)).for_each(|leaf| *leaf = self.token(id));
                 value.extend(result);
@@ -199,7 +199,7 @@ impl<'m> Executor<'m> {
             Op::AsyncDone(_) | Op::AllGatherDone(_) | Op::CollectivePermuteDone(_) | Op::CopyDone => {
                 self.finish(id, operand(0))?
             }
-            // The operands stay in the result, as what may not change until it is done.
+            // The operands stay in the result, since they may not change until it is done.
             Op::AllGatherStart(_) | Op::CollectivePermuteStart(_) => {
                 let operands: Vec<&Value> = (0..instruction.operands.len()).map(operand).collect();
                 let mut value: Value = operands.iter().copied().flatten().cloned().collect();
@@ -278,8 +278,8 @@ impl<'m> Executor<'m> {
         self.write_literal(Position { instruction: id, index }, shape, literal)
     }
 
-    /// The results of what works on literals: what concerns other devices, and functions of the embedder. `None` for
-    /// all else, which has a kernel.
+    /// The results of operations on literals: operations between devices, and functions of the embedder. `None` for all
+    /// others, which have a kernel.
     fn outside(&mut self, id: InstructionId, operands: &[&Value]) -> Result<Option<Vec<Literal>>, Error> {
         let module = self.module;
         let instruction = &module.instructions[id];
@@ -393,7 +393,7 @@ impl<'m> Executor<'m> {
         let size = addressing(shape)?.size;
         let place = match &self.storage {
             Storage::Separate => self.memory.allocate(size, false)?,
-            // What has no bytes needs no slice.
+            // A value without bytes needs no slice.
             Storage::Arena(_) if size == 0 => NOWHERE,
             Storage::Arena(arena) => arena.place(self.module, &position, size)?,
         };
@@ -507,7 +507,7 @@ impl<'m> Executor<'m> {
         Ok(Literal::Array(transfer::read(&array, &addressing, &self.memory, leaf.place)))
     }
 
-    /// Whether every byte of a value is still what was written for it.
+    /// Whether every byte of a value still belongs to the value's write.
     fn check_whole(&self, leaf: &Stored, reader: &str) -> Result<(), Error> {
         let Storage::Arena(arena) = &self.storage else { return Ok(()) };
         match self.memory.intruder(leaf.place, leaf.write) {
@@ -532,7 +532,7 @@ impl<'m> Executor<'m> {
         }
     }
 
-    /// Whether the plan agrees about where a value lies that an instruction passes on.
+    /// Whether the plan keeps a value in place that an instruction passes on.
     fn check_places(&self, id: InstructionId, value: &Value) -> Result<(), Error> {
         let Storage::Arena(arena) = &self.storage else { return Ok(()) };
         for (leaf, (index, _)) in value.iter().zip(self.module.shape(id).leaves()) {
@@ -553,7 +553,7 @@ impl<'m> Executor<'m> {
     }
 }
 
-/// The place of what has no bytes.
+/// The place of values without bytes.
 pub(crate) const NOWHERE: Place = Place { buffer: 0, offset: 0, size: 0 };
 
 /// Which of `n` branches the index of a conditional selects: a predicate the first if it holds, an index out of range

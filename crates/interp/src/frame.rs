@@ -1,7 +1,7 @@
-//! Computations that run inside a kernel: what scans, and reducers with control flow, call.
+//! Computations that run inside a kernel: the functions of scans, and reducers with control flow.
 //!
-//! A frame is a computation with a fixed place for every value, in the scratch of the kernel that runs it. Places are
-//! not shared within a frame; the frames that one calls share the bytes after its own.
+//! A frame is a computation with a fixed place for every value, in the scratch of the kernel that runs it. Values of a
+//! frame do not share places; the frames that one calls share the bytes after its own.
 
 use std::rc::Rc;
 
@@ -32,7 +32,7 @@ pub(crate) struct Frame {
     below: usize,
 }
 
-/// Where a leaf of a value lies.
+/// The place of a value's leaf.
 #[derive(Clone, Copy, Debug)]
 enum Slot {
     Parameter(usize),
@@ -257,7 +257,7 @@ impl Frame {
 
     fn slot(&mut self, size: usize) -> Slot {
         let offset = self.own;
-        // What is too large for the address space is refused when it is allocated.
+        // A size too large for the address space is refused when it is allocated.
         let end = self.own.saturating_add(size).checked_next_multiple_of(SCRATCH_ALIGNMENT);
         self.own = end.unwrap_or(usize::MAX);
         Slot::Own { offset, size }

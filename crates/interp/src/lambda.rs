@@ -1,5 +1,5 @@
-//! The small computations that reductions, scatters, sorts and maps call: functions of a few scalars, evaluated for
-//! many lanes at once.
+//! The small computations of reductions, scatters, sorts and maps: functions of a few scalars, evaluated for many lanes
+//! at once.
 
 use std::rc::Rc;
 
@@ -21,7 +21,7 @@ pub(crate) struct Lambda {
     pub(crate) results: Vec<Reg>,
     /// Element type of each parameter.
     pub(crate) types: Vec<ElementType>,
-    /// What runs instead of the program where there is none.
+    /// The frame that runs if there is no program.
     frame: Option<FramePerLane>,
 }
 

@@ -1,4 +1,4 @@
-//! When values are no longer needed.
+//! The last use of every value.
 
 use memplan_ir::{ComputationId, InstructionId, Module};
 use rustc_hash::FxHashMap;

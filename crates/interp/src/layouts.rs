@@ -1,8 +1,8 @@
-//! Layouts that mean nothing.
+//! Layouts without meaning.
 //!
-//! JAX hands over modules before layout assignment. Their interior layouts are leftovers of tracing: a call may pass a
-//! column-major array to a parameter that is declared row-major, because both are only the elements. Memory is not
-//! that forgiving, so such a module gets one layout throughout before it is run or planned.
+//! JAX's modules come before layout assignment. Their interior layouts are leftovers of tracing: a call may pass a
+//! column-major array to a parameter declared row-major, because only the elements matter. In memory the difference
+//! matters, so such a module gets one layout throughout before it is run or planned.
 
 use std::borrow::Cow;
 

@@ -1,9 +1,9 @@
-//! Reference evaluator for HLO: the meaning of a module, with a buffer for every value, and the proof of a plan, inside
+//! Reference evaluator for HLO: computes a module with a buffer for every value, and proves a plan by running it inside
 //! the plan's memory.
 //!
-//! Both are one interpreter. It lowers every instruction to a kernel that knows nothing but places in
-//! memory; what differs is only where results are put, and that inside a plan every byte is watched. So the two agree
-//! bit for bit wherever the plan is right.
+//! Both use one interpreter. It lowers every instruction to a kernel that knows only places in memory; the only
+//! differences are where results go, and that every byte is watched inside a plan. So the two agree bit for bit if the
+//! plan is right.
 //!
 //! ```
 //! use memplan_interp::{Options, evaluate};
@@ -64,7 +64,7 @@ use memory::Memory;
 pub struct Options {
     /// Bytes that all values together may take.
     pub memory_limit: usize,
-    /// What custom calls mean beyond those built in.
+    /// The meanings of custom calls in addition to built-in ones.
     pub custom_calls: CustomCalls,
     /// Decides the numbers of `rng`, which HLO leaves open: equal seeds give equal numbers, in both modes and on every
     /// device.
@@ -73,7 +73,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        // Half of what a machine with 64 GiB has: a module that needs more is not for an interpreter.
+        // Half of a machine with 64 GiB: a module that needs more is not for an interpreter.
         Options { memory_limit: 32 << 30, custom_calls: CustomCalls::default(), seed: 0 }
     }
 }
@@ -112,13 +112,13 @@ pub fn run_in_arena(
     run(&mut executor, inputs)
 }
 
-/// Whether an instruction writes memory itself, rather than pass values on or leave it to what it calls.
+/// Whether an instruction writes memory itself, instead of passing values on or leaving it to its callees.
 pub fn writes_memory(module: &Module, instruction: InstructionId) -> bool {
     writes::has_kernel(module, instruction)
 }
 
-/// Bytes of working memory that the kernel of an instruction needs beside operands and result. 0 for instructions that
-/// have no kernel, and for those that cannot be evaluated. Takes time linear in the module.
+/// Bytes of working memory that the kernel of an instruction needs besides operands and result. 0 for instructions
+/// without a kernel, and for those that cannot be evaluated. Takes time linear in the module.
 pub fn scratch_bytes(module: &Module, instruction: InstructionId) -> u64 {
     if !writes::has_kernel(module, instruction) || first_unbounded(module).is_some() {
         return 0;
@@ -130,8 +130,8 @@ pub fn scratch_bytes(module: &Module, instruction: InstructionId) -> u64 {
     compile::compile(module, &pullable, instruction).map_or(0, |kernel| kernel.scratch_bytes() as u64)
 }
 
-/// The working memory of all instructions that run step by step, those that need any: what a plan accounts for.
-/// None of a program that cannot be evaluated because a dimension has no bound.
+/// The working memory of all instructions that run step by step and need any, for a plan. Empty if the program cannot
+/// be evaluated because a dimension has no bound.
 pub fn scratch(module: &Module) -> SecondaryMap<InstructionId, Bytes> {
     if first_unbounded(module).is_some() {
         return SecondaryMap::new();

@@ -1,8 +1,8 @@
-//! What the evaluator does not do, or does in its own way.
+//! Operations that the evaluator does not support, or implements in its own way.
 
 use memplan_ir::Opcode;
 
-/// What there is to know about how an operation is evaluated; `None` where it is as XLA does it.
+/// Notes about the evaluation of an operation; `None` if it is the same as XLA's.
 pub fn limits(opcode: Opcode) -> Option<&'static str> {
     use Opcode::*;
     Some(match opcode {

@@ -1,9 +1,9 @@
-//! Lowering: from instructions to a program that computes some of their elements.
+//! Lowering: turns instructions into a program that computes some of their elements.
 //!
-//! Elements are pulled: to have an instruction's elements at certain indices, its operands' elements are needed at
-//! certain others. A *domain* is such a list of indices, one per lane, held in registers. A broadcast drops rows of a
-//! domain, a transpose permutes them, a slice shifts them, a gather looks them up; none of them moves data. The pair
-//! (instruction, domain) names a value and is lowered once.
+//! Elements are pulled: an instruction's elements at certain indices need its operands' elements at other indices. A
+//! *domain* is such a list of indices, one per lane, in registers. A broadcast drops rows of a domain, a transpose
+//! permutes them, a slice shifts them, a gather looks them up; none of them moves data. The pair (instruction, domain)
+//! names a value and is lowered once.
 
 use std::hash::BuildHasherDefault;
 
@@ -28,7 +28,7 @@ pub(crate) enum Ix {
     Reg(Reg),
 }
 
-/// Which elements of an array the lanes stand for.
+/// The elements of an array that the lanes represent.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Domain {
     pub(crate) extents: Dimensions,
@@ -46,7 +46,7 @@ pub(crate) enum Form {
 pub(crate) type DomainId = usize;
 pub(crate) type ScopeId = usize;
 
-/// What a parameter of a scope is.
+/// The source of a scope's parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leaf {
     /// An array in memory.
@@ -193,7 +193,7 @@ impl<'m> Lower<'m> {
         }
     }
 
-    /// What `f` gives once all values it asks for are lowered.
+    /// The result of `f` after all values that it needs are lowered.
     pub(crate) fn complete<T>(&mut self, f: impl Fn(&mut Self) -> Result<T, Need>) -> Result<T, Error> {
         loop {
             match f(self) {
@@ -226,7 +226,7 @@ impl<'m> Lower<'m> {
         unreachable!("the loop ends when the value asked for is there")
     }
 
-    /// The register of a value whose operands are lowered, or what is missing.
+    /// The register of a value whose operands are lowered, or the missing operand.
     fn try_value(&mut self, name: Name, domain: DomainId) -> Result<Reg, Need> {
         let name = match self.resolve(name)? {
             Leaf::Reg(register) => return Ok(register),
@@ -470,7 +470,7 @@ impl<'m> Lower<'m> {
         self.domain(Domain { extents: extents.into(), form })
     }
 
-    /// Where the elements of a domain lie.
+    /// The offsets of a domain's elements.
     pub(crate) fn offsets(&mut self, addressing: &Addressing, unit: i64, domain: DomainId) -> Ix {
         if addressing.is_row_major
             && let Form::Linear(position) = self.domains[domain].form

@@ -1,13 +1,13 @@
-//! The bytes a run works on, and who wrote each of them.
+//! The bytes of a run, and the write that each belongs to.
 //!
-//! Kernels see memory only through [`Place`]s. In the reference every value has a buffer of its own, so the bookkeeping
-//! is switched off; inside an arena every byte remembers the write it belongs to, and a value is read only when all of
-//! its bytes still do.
+//! Kernels see memory only through [`Place`]s. In the reference run every value has its own buffer, so tracking is off;
+//! inside an arena every byte remembers its write, and a value is read only if all of its bytes still belong to the
+//! value's write.
 
 use crate::Error;
 
-/// What unwritten bytes hold. As a float it is a huge negative number, as an integer or index absurd, so that reading
-/// it shows in the result even where tracking is off.
+/// The contents of unwritten bytes. As a float it is a huge negative number, as an integer or index absurd, so that
+/// reading it shows in the result even without tracking.
 const POISON: u8 = 0xfb;
 
 /// A range of bytes in one buffer.
@@ -30,7 +30,7 @@ pub(crate) struct Memory {
     /// Bytes in all buffers.
     used: usize,
     limit: usize,
-    /// What random numbers of this run are made of.
+    /// The seed of this run's random numbers.
     pub(crate) seed: u64,
 }
 

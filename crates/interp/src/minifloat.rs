@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use memplan_ir::ElementType;
 
-/// What a format does beyond its largest finite number.
+/// The special values of a format beyond its largest finite number.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Special {
     /// Infinities and NaNs as in IEEE 754.
@@ -13,7 +13,7 @@ enum Special {
     Fn,
     /// No infinities, no negative zero; the code of negative zero is NaN.
     Fnuz,
-    /// Neither: what is too large becomes the largest number.
+    /// Neither: larger values become the largest number.
     Finite,
     /// Powers of two without a sign; all ones is NaN.
     Exponent,
@@ -72,7 +72,7 @@ pub(crate) fn code_of(t: ElementType, x: f32) -> u8 {
     }
     let mantissa = (x.to_bits() & 0x7f_ffff) >> (23 - f.mantissa_bits);
     match mantissa {
-        // The bits that made it a NaN are not among those that fit.
+        // The bits that made it a NaN do not fit.
         0 => encode(t, x as f64),
         _ => encode(t, f64::INFINITY.copysign(x as f64)) | mantissa as u8,
     }
@@ -97,7 +97,7 @@ pub(crate) fn encode(t: ElementType, x: f64) -> u8 {
     if x.is_nan() {
         return quiet_nan as u8;
     }
-    // The largest finite code, and the code of what is beyond it.
+    // The largest finite code, and the code for larger values.
     let (largest, beyond) = match f.special {
         Special::Ieee => ((((1 << f.exponent_bits) - 1) << m) - 1, ((1 << f.exponent_bits) - 1) << m),
         Special::Fn => (ones - 1, ones),

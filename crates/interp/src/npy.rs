@@ -1,23 +1,23 @@
-//! The header of an `.npy` file, which says what its array is.
+//! The header of an `.npy` file, which describes its array.
 //!
 //! ```text
 //! \x93NUMPY 1 0 <length: u16>  {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }   <blanks> \n
 //! ```
 //!
-//! Versions 2 and 3 have a length of four bytes. The text is a dictionary of Python with these three keys, of which any
-//! order is read. Nothing else of Python is: no nesting, and no lists, which describe arrays of records.
+//! Versions 2 and 3 have a length of four bytes. The text is a Python dictionary with these three keys in any order. No
+//! other Python is accepted: no nesting, and no lists, which describe arrays of records.
 
 use std::io::{Read, Write};
 
 /// Longer headers are no plain arrays.
 const LONGEST: usize = 1 << 16;
 
-/// Where the array begins is a multiple of this.
+/// The alignment of the array in the file.
 const ALIGNMENT: usize = 64;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// What an array is.
+/// The type, order and shape of an array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     /// The type as NumPy writes it: `<f4`.
@@ -31,7 +31,7 @@ impl Header {
     /// Reads a header; what follows is the array.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Describes the error.
     pub(crate) fn read(from: &mut impl Read) -> Result<Header, String> {
         let mut read = |n: usize| {
             let mut bytes = vec![0; n];
@@ -97,7 +97,7 @@ fn parse(text: &str) -> Option<Header> {
     rest.0.trim().is_empty().then_some(Header { dtype: dtype?, is_fortran: is_fortran?, shape: shape? })
 }
 
-/// What is not read yet. Every function skips blanks, takes one thing, and fails where something else stands.
+/// The unread rest. Every function skips blanks, parses one item, and fails on anything else.
 struct Rest<'t>(&'t str);
 
 impl<'t> Rest<'t> {

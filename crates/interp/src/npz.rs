@@ -1,8 +1,8 @@
 //! Inputs and outputs as NumPy's `.npz` archives: arrays `p0`, `p1`, ... for the leaves of the parameters in order, and
 //! `o0`, `o1`, ... for the leaves of the result.
 //!
-//! Types that NumPy does not have are kept as their bits: `bf16` as `uint16`, the small floats as `uint8`, integers of
-//! fewer than eight bits as `int8` or `uint8`. With several devices, a first dimension counts them.
+//! Types that NumPy lacks are stored as their bits: `bf16` as `uint16`, the small floats as `uint8`, integers of fewer
+//! than eight bits as `int8` or `uint8`. With several devices, a first dimension counts them.
 
 use std::io::{Read, Seek, Write};
 
@@ -98,7 +98,7 @@ pub fn read_outputs(like: &Literal, archive: impl Read + Seek) -> Result<Literal
     Ok(rebuild(like, &mut read.into_iter()))
 }
 
-/// Puts arrays in the places of those of a literal.
+/// Rebuilds a literal with new arrays in the places of the old ones.
 fn rebuild(like: &Literal, arrays: &mut impl Iterator<Item = Literal>) -> Literal {
     match like {
         Literal::Tuple(elements) => Literal::Tuple(elements.iter().map(|e| rebuild(e, arrays)).collect()),
@@ -231,9 +231,9 @@ fn read_archive(archive: impl Read + Seek) -> Result<FxHashMap<String, NpyArray>
             .as_ref()
             .and_then(|shape| ArrayShape::new(ElementType::U8, shape.iter().copied()).element_count());
         let (Some(shape), Some(promised)) = (shape, count.and_then(|count| count.checked_mul(width))) else {
-            return Err(broken(format!("{name} is said to have more than 2^64 bytes")));
+            return Err(broken(format!("{name} claims more than 2^64 bytes")));
         };
-        // What the header promises is believed only as far as there are bytes.
+        // The header's size is trusted only as far as there are bytes.
         let mut data = Vec::new();
         file.take(promised).read_to_end(&mut data).map_err(broken)?;
         if is_fortran && promised > 0 && data.len() as u64 == promised {

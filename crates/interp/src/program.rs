@@ -1,11 +1,11 @@
-//! Programs over registers: what elementwise code, fusions and reducers are lowered to.
+//! Programs over registers: the lowered form of elementwise code, fusions and reducers.
 //!
-//! A program computes for up to [`LANES`] elements at once. It knows no arrays: an index is a number like any other,
-//! reading an array is a step that turns offsets into elements, and nothing is stored but by the kernel around the
-//! program. So a fusion of any length needs a fixed number of registers and no memory for its interior.
+//! A program computes up to [`LANES`] elements at once. It knows no arrays: an index is a number, reading an array is a
+//! step that turns offsets into elements, and only the kernel around the program stores results. So a fusion of any
+//! length needs a fixed number of registers and no memory for its interior.
 //!
-//! Each step belongs to a level, as a loop nest would: steps that are the same for all elements run once, others once
-//! per batch of elements, and those below a reduction once per reduced index.
+//! Each step belongs to a level, like a loop nest: steps that are equal for all elements run once, others once per
+//! batch of elements, and those below a reduction once per reduced index.
 
 use std::sync::Arc;
 
@@ -101,10 +101,10 @@ pub(crate) struct Step {
     pub(crate) output: Reg,
 }
 
-/// Where an array that a program reads comes from.
+/// The source of an array that a program reads.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
-    /// Memory: an operand, or whatever the kernel counts as one.
+    /// Memory: an operand, or another array that the kernel counts as one.
     Operand { number: usize, packed_bits: Option<u32> },
     /// The data of a constant inside the program.
     Literal(Arc<[u8]>),

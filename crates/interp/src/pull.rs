@@ -1,4 +1,4 @@
-//! One rule per operation: which elements of the operands an element of the result is made of.
+//! One rule per operation: the operand elements that an element of the result needs.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ impl Pullable {
         Pullable::from_computations(module, module.instructions[id].called.iter().copied())
     }
 
-    /// Looks at some computations, and at what they call.
+    /// Analyzes some computations, and their callees.
     pub(crate) fn from_computations(
         module: &Module,
         computations: impl IntoIterator<Item = ComputationId>,
@@ -45,7 +45,7 @@ impl Pullable {
         Pullable::of(module, found)
     }
 
-    /// Looks at computations in order of their ids: callees stand before callers.
+    /// Analyzes computations in order of their ids: callees precede callers.
     fn of(module: &Module, computations: impl IntoIterator<Item = ComputationId>) -> Pullable {
         let mut pullable = Pullable(FxHashMap::default());
         for id in computations {
@@ -107,8 +107,8 @@ fn is_index_bitcast(from: &ArrayShape, to: &ArrayShape) -> bool {
 }
 
 impl Lower<'_> {
-    /// Appends the steps for an instruction's elements at a domain. Names what is missing when an operand's elements
-    /// are not there yet.
+    /// Appends the steps for an instruction's elements at a domain. Returns the missing operand if an operand's
+    /// elements do not exist yet.
     pub(crate) fn emit(&mut self, name: Name, domain: DomainId) -> Result<Reg, Need> {
         let module = self.module;
         check_precision(module, name.instruction)?;
@@ -467,7 +467,7 @@ impl Lower<'_> {
         Ix::Reg(self.step(StepOp::ClampIndex { low: 0, high, is_unsigned }, Class::Int, [start]))
     }
 
-    /// An index brought within an extent, where a mask decides whether the element is used.
+    /// An index clamped to an extent, if a mask decides whether the element is used.
     pub(crate) fn clamped(&mut self, ix: Ix, extent: i64) -> Ix {
         match ix {
             _ if extent <= 1 => Ix::Constant(0),
@@ -569,7 +569,7 @@ pub(crate) fn array_shape(module: &Module, id: InstructionId) -> Result<&ArraySh
     module.shape(id).as_array().ok_or_else(|| Error::invalid(module, id, "an array is expected here"))
 }
 
-/// What a computation of scalars does, where it is a single operation on its parameters in order.
+/// The operation of a scalar computation, if it is a single one on its parameters in order.
 pub(crate) fn as_binary(module: &Module, computation: &Computation) -> Option<BinaryOp> {
     let root = &module.instructions[computation.root];
     let Op::Binary(op) = root.op else { return None };

@@ -1,4 +1,4 @@
-//! Between literals, which are row-major and unpacked, and arrays in memory.
+//! Conversion between literals, which are row-major and unpacked, and arrays in memory.
 
 use memplan_ir::{ArrayLiteral, ArrayShape, ElementType, LiteralData};
 
@@ -47,7 +47,7 @@ pub(crate) fn read(
     }
 }
 
-/// Where the elements of an array, or of a part of one, lie: each at an offset that depends on its index.
+/// The elements of an array, or of a part of one, each at an offset that depends on its index.
 pub(crate) struct Elements<'a, F> {
     pub(crate) place: Place,
     pub(crate) addressing: &'a Addressing,

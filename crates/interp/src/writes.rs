@@ -1,4 +1,4 @@
-//! Which instructions write memory themselves, and which of their leaves.
+//! The instructions that write memory themselves, and the leaves that they write.
 
 use std::ops::Range;
 
@@ -11,13 +11,13 @@ pub(crate) fn has_kernel(module: &Module, id: InstructionId) -> bool {
     match &module.instructions[id].op {
         // Tables of tuples are copied by nobody.
         Op::Copy => !module.shape(id).is_tuple(),
-        // What the host sends is written when it has arrived.
+        // Data from the host is written when it has arrived.
         op if op.traits().role == Role::Ends => op.traits().effect == Effect::Host,
         op => op.does_work() || op.only_names_memory(),
     }
 }
 
-/// Which leaves of its result the kernel of an instruction writes: not those that pass operands on.
+/// The leaves of its result that the kernel of an instruction writes: not those that pass operands on.
 pub(crate) fn written_leaves(module: &Module, id: InstructionId) -> Range<usize> {
     let instruction = &module.instructions[id];
     match &instruction.op {

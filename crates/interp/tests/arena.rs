@@ -1,4 +1,4 @@
-//! Programs inside the memory of their plans give what they give with separate buffers, bit for bit.
+//! Programs inside the memory of their plans compute the same results as with separate buffers, bit for bit.
 
 mod support;
 

@@ -1,6 +1,6 @@
 //! Kernels use no memory but their operands, their results, and the scratch they ask for: counted.
 //!
-//! What a kernel keeps in registers has a fixed size, whatever its operands; it is what is allowed beyond.
+//! A kernel's registers have a fixed size, for any operands; the limit allows for them.
 
 #![expect(unsafe_code, reason = "an allocator that counts is one, which is unsafe to be")]
 

@@ -1,8 +1,8 @@
-//! Alignment: which operands an instruction reads only at the element that a tile works on, so that nothing has to be
-//! exchanged where operand and work are spread alike.
+//! Alignment: which operands an instruction reads only at the element that a tile computes, so that nothing is
+//! exchanged if operand and work have the same mapping.
 //!
-//! The *work* of an instruction is the array whose elements its vertices walk over: the result, or for a reduction
-//! what is reduced.
+//! The *work* of an instruction is the array over which its vertices iterate: the result, or the operand of a
+//! reduction.
 
 use memplan_ir::indexing::{IndexMap, operands_read};
 use memplan_ir::{ArrayShape, ComputationId, Instruction, InstructionId, Module, Op};
@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 pub(crate) enum Reads {
     /// Element `i` for element `i` of the work.
     InStep,
-    /// One element for all of the work that lies below it: what is broadcast along the dimensions that vary fastest.
+    /// One element for a run of the work: an operand broadcast along the fastest dimensions.
     Rows,
     /// As one of several arrays that are put one after the other: for an element of the work, one of them is read.
     Joined,
@@ -27,9 +27,9 @@ pub(crate) enum Reads {
 pub(crate) struct Alignment {
     /// How each operand is read.
     pub(crate) reads: SmallVec<[Reads; 4]>,
-    /// Whether operands are summed up: the work is what is reduced.
+    /// Whether operands are reduced: the work is the operand.
     pub(crate) reduces: bool,
-    /// Whether what is summed up to one result lies together.
+    /// Whether the elements of one sum are adjacent.
     pub(crate) reduces_minor: bool,
 }
 
@@ -44,7 +44,7 @@ impl<'m> Alignments<'m> {
         Alignments { module, fused: FxHashMap::default() }
     }
 
-    /// How an instruction reads its operands. Linear in what it has fused, the first time.
+    /// How an instruction reads its operands. Linear in its fused instructions, the first time.
     pub(crate) fn of(&mut self, id: InstructionId) -> Alignment {
         let instruction = &self.module.instructions[id];
         match &instruction.op {
@@ -79,7 +79,7 @@ fn read(module: &Module, id: InstructionId, operand: usize, map: Option<&IndexMa
     let arrays = module.shape(id).as_array().zip(module.shape(instruction.operands[operand]).as_array());
     let in_step = match &instruction.op {
         Op::Reduce { .. } => operand < instruction.operands.len() / 2,
-        // Bytes stay where they are, whatever the extents are called.
+        // Bytes stay in place, whatever names the extents have.
         Op::Sort { .. } | Op::AllReduce(_) | Op::Bitcast | Op::Tuple => true,
         _ => map.is_some_and(IndexMap::is_identity) && arrays.is_some_and(|(a, b)| same_order(a, b)),
     };

@@ -1,4 +1,4 @@
-//! One chip: what runs on it, and its tiles packed.
+//! One chip: its program, and its packed tiles.
 
 use memplan_analysis::Facts;
 use memplan_ir::{InstructionId, Module};
@@ -12,7 +12,7 @@ use crate::steps::steps;
 use crate::tensors::Tensors;
 use crate::tile_plan::TilePlan;
 
-/// A chip and what runs on it.
+/// A chip and its program.
 #[derive(Clone, Copy)]
 pub(crate) struct Chip<'a> {
     pub(crate) module: &'a Module,

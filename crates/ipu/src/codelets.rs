@@ -1,5 +1,5 @@
-//! Codelets: the code of vertices. Vertices that compute the same on the same types share one, and its code is on a
-//! tile once, however many of them are there.
+//! Codelets: the code of vertices. Vertices with the same computation and types share one codelet, whose code is on a
+//! tile once.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 /// A codelet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Codelet {
-    /// What it computes, types included: equal names are one codelet.
+    /// Its computation, types included: equal names are one codelet.
     pub(crate) name: String,
     /// Bytes of its code.
     pub(crate) code: Bytes,
@@ -26,7 +26,7 @@ pub(crate) fn codelet(module: &Module, id: InstructionId, costs: &TileCosts) -> 
             for &array in instruction.operands.iter().chain([&id]) {
                 name.push_str(&types(module.shape(array)));
             }
-            // What is called per element (a reducer, a comparator) is part of the code.
+            // Computations called per element (a reducer, a comparator) are part of the code.
             let called = instruction.called.iter().map(|&c| contents(module, c));
             let mut operations = 0;
             for (text, n) in called {
@@ -47,7 +47,7 @@ fn of_fusion(module: &Module, fused: ComputationId, costs: &TileCosts) -> Codele
     Codelet { name, code: Bytes(kernel.0 + operations * costs.operation_code.0) }
 }
 
-/// What a computation computes as text, extents left out, and how many operations that are.
+/// The content of a computation as text, without extents, and its number of operations.
 fn contents(module: &Module, computation: ComputationId) -> (String, u64) {
     let instructions = &module.computations[computation].instructions;
     let mut numbers: FxHashMap<InstructionId, usize> = FxHashMap::default();

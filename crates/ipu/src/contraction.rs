@@ -1,15 +1,15 @@
-//! Dots and convolutions: how their work is divided among tiles.
+//! Dots and convolutions: the division of their work among tiles.
 //!
-//! A contraction is a box of multiplications: batch (groups) × rows × columns × depth. It is cut into a grid; each tile
-//! gets a cell, for which it receives a slice of either operand and keeps partial sums, as a rule in f32. Cutting the depth makes
-//! several tiles hold partial sums of the same results, which are exchanged and added afterwards.
+//! A contraction is a box of multiplications: batch (groups) × rows × columns × depth. It is divided into a grid; each
+//! tile gets a cell, for which it receives a slice of either operand and keeps partial sums, usually in f32. If the
+//! depth is divided, several tiles have partial sums of the same results, which are exchanged and added afterwards.
 //!
-//! Where the operands of a cell are more than the limit for temporaries allows, they arrive in several passes, each a part
-//! of the depth, and the partial sums stay.
+//! If the operands of a cell exceed the limit for temporaries, they arrive in several passes, each a part of the depth,
+//! and the partial sums stay.
 //!
-//! The grid is the fastest by a plain model (multiplications at the matrix units' rate, plus bytes at the exchange's
-//! rate, plus a synchronization for each pass) among those whose cell fits the limit; where none does, the limit is
-//! dropped and the grid with the smallest cell is taken.
+//! The grid is the fastest by a simple model (multiplications at the matrix units' rate, plus bytes at the exchange's
+//! rate, plus a synchronization for each pass) among those whose cell fits the limit; if none does, the grid with the
+//! smallest cell.
 
 use memplan_ir::{ArrayShape, Convolution, DotDimensions, DotOperand, ElementType};
 use memplan_memory::{Bytes, Target, Tiles};

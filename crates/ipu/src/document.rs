@@ -1,7 +1,6 @@
-//! What lies where on every tile, as a document for whoever loads it.
+//! The contents of every tile, as a document for loaders.
 //!
-//! Tiles that hold the same at the same places are one group. Items point to tensors and steps by number, so that what is
-//! said of those is said once.
+//! Tiles with equal contents form a group. Items refer to tensors and steps by number, so that their data appears once.
 
 use indexmap::IndexMap;
 use memplan_analysis::LiveRange;
@@ -12,9 +11,9 @@ use serde::Serialize;
 
 use crate::{Mapping, Placed, TensorId, TilePlan, TileSet, What};
 
-/// What lies where on the tiles of all chips that run a program. Sizes and offsets are in bytes. Times are phases, two for
-/// each instruction in the order of execution: vertices compute in the first, and add up partial results of several
-/// tiles in the second. Ranges leave out their end.
+/// The contents of the tiles of all chips that run a program. Sizes and offsets are in bytes. Times are phases, two for
+/// each instruction in the order of execution: vertices compute in the first, and add partial results of several tiles
+/// in the second. Ranges exclude their end.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TileDocument {
@@ -38,13 +37,13 @@ pub struct TileDocument {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ChipDocument {
-    /// What is spread over the tiles.
+    /// The tensors on the tiles.
     pub tensors: Vec<TensorDocument>,
-    /// What runs, by time.
+    /// The steps, by time.
     pub steps: Vec<StepDocument>,
     /// The code of vertices.
     pub codelets: Vec<CodeletDocument>,
-    /// Tiles that are alike, those of the lowest number first.
+    /// Groups of equal tiles, those of the lowest number first.
     pub groups: Vec<GroupDocument>,
 }
 
@@ -74,7 +73,7 @@ pub enum MappingDocument {
     /// Nothing of it is on this chip.
     Nowhere,
     /// Even shares: of `G = ceil(elements / grain)` grains, part `v` of `parts` has those from `floor(v G / parts)` to
-    /// before `floor((v + 1) G / parts)`, and lies on tile `window[0] + (start + v) mod (window[1] - window[0])`.
+    /// before `floor((v + 1) G / parts)`, and is on tile `window[0] + (start + v) mod (window[1] - window[0])`.
     Linear {
         /// Elements that are never parted.
         grain: u64,
@@ -93,13 +92,13 @@ pub enum MappingDocument {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PieceDocument {
-    /// Where they lie.
+    /// Their tile.
     pub tile: u32,
     /// Which they are.
     pub elements: [u64; 2],
 }
 
-/// What an instruction runs.
+/// The step of an instruction.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StepDocument {
@@ -115,7 +114,7 @@ pub struct StepDocument {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct VerticesDocument {
-    /// Where they are.
+    /// Their tiles.
     pub tiles: Vec<[u32; 2]>,
     /// The number of their codelet.
     pub codelet: usize,
@@ -133,7 +132,7 @@ pub struct VerticesDocument {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CodeletDocument {
-    /// What it computes.
+    /// Its computation.
     pub name: String,
     /// Its bytes.
     pub bytes: Bytes,
@@ -145,9 +144,9 @@ pub struct CodeletDocument {
 pub struct GroupDocument {
     /// Which they are.
     pub tiles: Vec<[u32; 2]>,
-    /// What each of them needs.
+    /// The memory that each of them needs.
     pub needed: Bytes,
-    /// What lies there, ascending by offset.
+    /// Its items, ascending by offset.
     pub items: Vec<ItemDocument>,
 }
 
@@ -155,9 +154,9 @@ pub struct GroupDocument {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ItemDocument {
-    /// What it is.
+    /// Its kind.
     pub what: WhatDocument,
-    /// Where it begins.
+    /// Its offset.
     pub offset: Bytes,
     /// How large it is.
     pub bytes: Bytes,
@@ -165,7 +164,7 @@ pub struct ItemDocument {
     pub busy: Vec<[u32; 2]>,
 }
 
-/// What something on a tile is.
+/// The kinds of items on a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -176,12 +175,12 @@ pub enum WhatDocument {
     State,
     /// A part of the tensor with a number.
     Tensor(u32),
-    /// What the step with a number receives, or its partial results.
+    /// The received elements, or partial results, of the step with this number.
     Step(usize),
 }
 
 impl TileDocument {
-    /// That of the plans of all chips. Linear in what lies on all tiles.
+    /// The document of the plans of all chips. Linear in the items on all tiles.
     pub fn new(module: &Module, target: &Target, chips: &[TilePlan]) -> TileDocument {
         let order = chips.first().map_or(&[][..], |plan| &plan.instructions);
         TileDocument {

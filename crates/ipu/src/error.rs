@@ -11,12 +11,12 @@ pub enum IpuError {
     /// The target is some other machine.
     #[error("target `{0}` has no tiles")]
     NoTiles(String),
-    /// More chips are asked for than there are.
-    #[error("target `{target}` has {available} chips, not {wanted}: `tiles.chips` of its file says how many")]
+    /// More chips are requested than there are.
+    #[error("target `{target}` has {available} chips (`tiles.chips` of its file), not {wanted}")]
     Chips {
         /// The target.
         target: String,
-        /// How many are asked for.
+        /// The number requested.
         wanted: u32,
         /// How many there are.
         available: u32,
@@ -28,6 +28,6 @@ pub enum IpuError {
     #[error(transparent)]
     Placement(#[from] PlacementError),
     /// Sizes are beyond 64 bits.
-    #[error("what a tile holds adds up to more than 2^64 bytes")]
+    #[error("the contents of a tile add up to more than 2^64 bytes")]
     TooLarge(#[source] memplan_pack::Error),
 }

@@ -1,9 +1,9 @@
-//! IPU: which tile holds which bytes.
+//! IPU: assigns bytes to tiles.
 //!
-//! An IPU has some thousand tiles, each a core with memory of its own for code and data together. [`plan_tiles`] takes a
-//! scheduled program and decides for every tensor which tile holds which elements ([`mapping`], [`placement`]), finds
-//! what every instruction needs besides ([`steps`]: vertices, code, bytes that are exchanged) and packs each tile
-//! by time. A tile's memory is
+//! An IPU has some thousand tiles, each a core with its own memory for code and data. [`plan_tiles`] takes a scheduled
+//! program and decides for every tensor which tile has which elements ([`mapping`], [`placement`]), finds the other
+//! needs of every instruction ([`steps`]: vertices, code, exchanged bytes) and packs each tile by time. A tile's memory
+//! is
 //!
 //! ```text
 //!   0        code          vertex state   always live      not always live
@@ -11,16 +11,15 @@
 //!   not interleaved: code lies only here                    packed by time, exchange buffers included
 //! ```
 //!
-//! A program fits when its fullest tile does, and its code lies in the part of the tile that code may lie in. What does
-//! not fit can live in memory outside the chip ([`IpuOptions::streaming`]), of which slices and parts visit it, or run on
-//! several chips ([`plan_pipeline`]). [`TileDocument`] is what a runtime reads.
+//! A program fits if its fullest tile does, and if its code fits the part of the tile for code. Values that do not fit
+//! can be in memory outside the chip ([`IpuOptions::streaming`]), from which slices and parts are loaded, or on several
+//! chips ([`plan_pipeline`]). Runtimes read a [`TileDocument`].
 //!
 //! # Limits
 //!
-//! All tiles that hold a part of a tensor are given what the one with the largest part needs: at most one grain (8 bytes)
-//! too much, and the same offset on every tile. Vertices of one instruction are all taken to need what the busiest of
-//! them needs. Data is not assigned to banks: that a vertex wants two operands in different ones, or one in interleaved
-//! memory, is not planned for, and could take some bytes more.
+//! All tiles with a part of a tensor get the bytes of the largest part: at most one grain (8 bytes) too many, at the
+//! same offset on every tile. All vertices of one instruction count as much as the busiest one. Data is not assigned to
+//! banks: vertices that need two operands in different banks, or one in interleaved memory, could take some bytes more.
 
 mod alignment;
 mod chip;

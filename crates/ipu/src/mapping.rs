@@ -1,7 +1,7 @@
-//! Spreading a tensor over the tiles of an IPU.
+//! Spreads a tensor over the tiles of an IPU.
 //!
-//! A tensor is cut into grains, runs of elements that vertices handle at once, and each of some consecutive tiles gets
-//! nearly the same number of them: as few tiles as keep the largest share minimal, none with so little that its vertex
+//! A tensor is divided into grains, runs of elements that vertices process at once, and some consecutive tiles get
+//! nearly equal numbers of grains: as few tiles as keep the largest share minimal, and none with so few that its vertex
 //! and exchange code cost more than the data. The rule is PopLibs' `mapTensorLinearly`.
 
 use std::ops::Range;
@@ -32,7 +32,7 @@ impl Grain {
     }
 }
 
-/// The elements that consecutive tiles get, those of tile 0 first; tiles that get none are left out at the end.
+/// The elements of consecutive tiles, from tile 0; empty tiles at the end are omitted.
 ///
 /// # Panics
 /// When there are no tiles, or a grain has no elements.
@@ -42,7 +42,7 @@ pub fn linear_mapping(elements: u64, grain: Grain, tiles: u32) -> Vec<Range<u64>
     (0..shares.parts).map(|part| shares.boundary(part)..shares.boundary(part + 1)).collect()
 }
 
-/// How many elements the fullest tile has above what an even spread would give it.
+/// The number of elements of the fullest tile above an even spread.
 ///
 /// # Panics
 /// When there are no tiles.
@@ -170,9 +170,9 @@ impl Mapping {
     }
 }
 
-/// The tile at which a small tensor begins: a hash of its shape, so that small tensors do not all lie on tile 0, and
-/// tensors of one shape, which are often used together, lie together. Boost's `hash_combine` with the seed that
-/// PopLibs uses.
+/// The first tile of a small tensor: a hash of its shape, so that small tensors are not all on tile 0, and tensors of
+/// one shape, which are often used together, are on the same tiles. Boost's `hash_combine` with the seed that PopLibs
+/// uses.
 ///
 /// # Panics
 /// When there are no tiles.
@@ -205,7 +205,7 @@ impl Shares {
         Shares { elements, grain: grain.elements, grains, parts: grains.div_ceil(share) }
     }
 
-    /// Where a part begins.
+    /// The beginning of a part.
     fn boundary(&self, part: u64) -> u64 {
         let grains = u128::from(part) * u128::from(self.grains) / u128::from(self.parts);
         // The last grain may be cut short by the end of the tensor.

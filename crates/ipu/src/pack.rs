@@ -1,7 +1,7 @@
-//! Packing by time, tile by tile: where what is not always live lies.
+//! Packs each tile by time: assigns offsets to items that are not always live.
 //!
-//! What is on (nearly) every tile is *common*: it is packed once and has the same offset everywhere. What a tile has
-//! besides lies above the common part, as low as that is at the time:
+//! Items on (nearly) every tile are *common*: they are packed once, at the same offset everywhere. A tile's other items
+//! are above the common part, as low as its height at that time allows:
 //!
 //! ```text
 //! address
@@ -13,7 +13,7 @@
 //!   +--+-------+---> time
 //! ```
 //!
-//! Tiles whose own items are the same in size and time are one problem and are solved once.
+//! Tiles whose own items have equal sizes and times are one problem and are solved once.
 
 use memplan_analysis::LiveRange;
 use memplan_memory::{Alignment, Bytes};
@@ -31,10 +31,10 @@ pub(crate) struct Need {
     pub(crate) tiles: TileSet,
 }
 
-/// Where every need lies on every tile.
+/// The offset of every need on every tile.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Arenas {
-    /// Needs that lie at one offset on all tiles, ascending.
+    /// Needs with one offset on all tiles, ascending.
     common: Vec<(usize, Bytes)>,
     /// Which of the arrangements each tile has, and which of its own needs are its items, in the order of the items.
     tiles: Vec<(usize, Vec<u32>)>,
@@ -136,7 +136,7 @@ fn own_needs(needs: &[Need], own: &[usize], tiles: u32) -> Vec<(Vec<u32>, Vec<u3
     by_tile
 }
 
-/// Packs what a tile has of its own on top of what is common.
+/// Packs a tile's own items above the common ones.
 fn arrange(
     needs: &[Need],
     own: &[u32],

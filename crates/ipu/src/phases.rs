@@ -1,10 +1,9 @@
-//! Phases: an instruction works on one part of its arrays after the other, so that of those that live outside the chip
-//! only a part has to be on it.
+//! Phases: an instruction works on its arrays part by part, so that arrays outside the chip are loaded only in parts.
 //!
-//! What walks over elements is cut along them: arrays that are read in step with the work arrive in parts, and parts of
-//! the result leave; whatever else is read is there as a whole. Windows that do not reach along the outermost dimension
-//! (pooling of several images) are cut along that. A dot or convolution is cut along its batch, rows, columns or depth;
-//! the array that has no such dimension is there as a whole.
+//! Elementwise work is divided along its elements: operands that are read in step with it arrive in parts, and parts of
+//! the result leave; other operands are loaded as a whole. Windows that do not extend along the outermost dimension
+//! (pooling of several images) are divided along it. A dot or convolution is divided along its batch, rows, columns or
+//! depth; an operand without that dimension is loaded as a whole.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +32,7 @@ pub(crate) enum Axis {
     Rows,
     /// Columns of the result of a contraction, which only its right operand has.
     Columns,
-    /// What is added up by a contraction; its result has partial sums until the end.
+    /// The contracted dimension; the result has partial sums until the end.
     Depth,
 }
 
@@ -47,7 +46,7 @@ pub(crate) struct Cut {
     pub(crate) most: u64,
 }
 
-/// In how many phases instructions run, those that run in several.
+/// The number of phases of instructions that run in several.
 pub(crate) type Phases = BTreeMap<InstructionId, (Axis, u64)>;
 
 /// How instructions can be cut.
@@ -164,7 +163,7 @@ impl<'a> Cuts<'a> {
             .filter(|(array, _)| same_order(array, work))
             .map(|&(_, tensor)| tensor)
             .collect();
-        // What is also read elsewhere is needed as a whole.
+        // Tensors that are also read elsewhere are needed as a whole.
         let whole: Vec<TensorId> =
             operands.filter(|&(_, _, reads)| reads != Reads::InStep).map(|(_, tensor, _)| tensor).collect();
         cut.retain(|tensor| !whole.contains(tensor));
@@ -176,7 +175,7 @@ impl<'a> Cuts<'a> {
     }
 }
 
-/// Whether an instruction makes each element of its result, or adds up each element of what it reduces, on its own.
+/// Whether an instruction computes each result element, or reduces each operand element, separately.
 fn walks_over_elements(module: &Module, instruction: &Instruction) -> bool {
     match &instruction.op {
         Op::Fusion(_) => instruction.called.iter().all(|&fused| {

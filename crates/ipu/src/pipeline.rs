@@ -1,9 +1,9 @@
 //! Pipelines: a program over several chips, a stage on each.
 //!
-//! A program that only goes forward is cut into stages one after the other. A training step goes forward and back again:
-//! the moment at which most temporary bytes are live is where it turns. What comes before is cut into stages; what comes
-//! after runs where the largest of what it reads from before lies, so that the backward pass of a layer is on the chip
-//! of its forward pass and its weights.
+//! A forward program is divided into consecutive stages. A training step goes forward and back: it turns at the moment
+//! of most live temporary bytes. The part before is divided into stages; each later instruction runs on the chip with
+//! the largest of its operands from before, so that the backward pass of a layer is on the chip of its forward pass and
+//! its weights.
 //!
 //! ```text
 //!   chip 0   forward 0 ------------------------------- backward 0    stash 5
@@ -11,11 +11,11 @@
 //!   chip 2             forward 2 backward 2                          no stash
 //! ```
 //!
-//! While a micro-batch is on its way through later stages, others follow: what the forward pass leaves for the backward
-//! pass is kept for `2 * (chips to the end) + 1` micro-batches (as PopART stashes), on the last chip for one. With
-//! recomputation only what a stage receives from others is kept that often.
+//! While a micro-batch is in later stages, others follow: values of the forward pass for the backward pass are kept for
+//! `2 * (chips to the end) + 1` micro-batches (as PopART stashes), on the last chip for one. With recomputation, only
+//! the inputs of a stage are kept that often.
 //!
-//! Only the instructions of the entry are divided; a loop is on one chip as a whole.
+//! Only the instructions of the entry are divided; a loop is completely on one chip.
 
 use std::ops::Range;
 
@@ -31,7 +31,7 @@ use crate::tensors::{Role, Tensor, TensorId, Tensors};
 pub(crate) struct Stages {
     /// The chip of the instruction at each instant.
     chips: Vec<u32>,
-    /// Where the program turns; its end when it only goes forward.
+    /// The turning point of the program; its end if it only goes forward.
     turn: Time,
     /// The chip that each tensor is defined or first read on.
     home: SecondaryMap<TensorId, u32>,
@@ -86,8 +86,8 @@ impl Stages {
         self.chips[facts.line.time(id) as usize] == chip
     }
 
-    /// The tensors of a chip: what no instruction there touches needs nothing, what comes from elsewhere is there as long
-    /// as it is used, what is stashed has several copies.
+    /// The tensors of a chip: tensors that no instruction there touches need nothing, received ones are there as long
+    /// as they are used, stashed ones have several copies.
     pub(crate) fn tensors_of(&self, tensors: &Tensors, chip: u32, recompute: bool) -> Tensors {
         let mut here = tensors.clone();
         if self.count == 1 {
@@ -98,7 +98,7 @@ impl Stages {
         for (id, tensor) in here.all.iter_mut() {
             let local = |touch: &&crate::Touch| self.chips[touch.time as usize] == chip;
             let Some(first) = tensor.touches.iter().find(local).map(|touch| touch.time) else {
-                // What nobody touches is kept on the first chip for the caller.
+                // Tensors that nobody touches are kept on the first chip for the caller.
                 if chip > 0 || !tensor.touches.is_empty() {
                     tensor.busy.clear();
                 }
@@ -129,8 +129,8 @@ impl Stages {
         here
     }
 
-    /// What each instruction before the turn makes its chip hold: parameters that it is first to read, and what it
-    /// defines for after the turn.
+    /// The memory that each instruction before the turn adds to its chip: parameters that it is the first to read, and
+    /// values that it defines for after the turn.
     fn loads(&self, tensors: &Tensors) -> Vec<(Bytes, Bytes)> {
         let mut loads = vec![(Bytes::ZERO, Bytes::ZERO); self.chips.len()];
         for tensor in tensors.all.values() {
@@ -191,7 +191,8 @@ impl Stages {
         }
     }
 
-    /// What comes after the turn runs where the largest tensor from before it lies, else where its operands were made.
+    /// Instructions after the turn run on the chip of their largest operand from before it, else on that of their
+    /// operands.
     fn place_backward(&mut self, tensors: &Tensors) {
         let mut touching: Vec<Vec<TensorId>> = vec![Vec::new(); self.chips.len()];
         for (id, tensor) in tensors.all.iter() {
@@ -224,9 +225,8 @@ impl Stages {
     }
 }
 
-/// Where a training step turns: the moment at which most bytes of temporaries are live. A program trains when it hands
-/// back most of what it is given in the memory it was given in: parameters and optimizer state; other programs only go
-/// forward.
+/// The turning point of a training step: the moment of most live temporary bytes. A program trains if it returns most
+/// of its arguments in the same memory: parameters and optimizer state; other programs only go forward.
 fn turn(facts: &Facts, tensors: &Tensors) -> Time {
     let sum = |bytes: &mut dyn Iterator<Item = Bytes>| bytes.fold(Bytes::ZERO, Bytes::saturating_add);
     let arguments = || tensors.all.values().filter(|tensor| tensor.role == Role::Argument);
@@ -264,7 +264,7 @@ fn around(module: &Module, facts: &Facts) -> Vec<Range<Time>> {
     around
 }
 
-/// Leaves what lies in a window, at least one instant.
+/// Keeps the part inside a window, at least one instant.
 fn clip(busy: &mut Vec<LiveRange>, window: &Range<Time>) {
     for range in busy.iter_mut() {
         range.start = range.start.max(window.start);

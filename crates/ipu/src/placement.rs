@@ -1,9 +1,9 @@
-//! Placement: which mapping each tensor gets.
+//! Placement: chooses the mapping of each tensor.
 //!
-//! What instructions combine element by element wants the same mapping, so that nothing is exchanged. A tensor
-//! therefore takes over the mapping of a *partner*, a tensor of the same extents that some instruction reads or writes
-//! in step with it, if one has been placed. Others are spread linearly: large ones over all tiles, small ones from a
-//! start tile on, which is a hash of the shape or the window of tiles with the most free memory.
+//! Elementwise operands want equal mappings, so that nothing is exchanged. A tensor therefore takes the mapping of a
+//! *partner*, a tensor of equal extents that some instruction reads or writes in step with it, if one has been placed.
+//! Others are spread linearly: large ones over all tiles, small ones from a start tile, which is a hash of the shape or
+//! the window of tiles with the most free memory.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -21,7 +21,7 @@ use crate::tensors::{Tensor, TensorId, Tensors};
 pub enum Policy {
     /// By a hash of their shape, as PopLibs does it.
     Hashed,
-    /// Where there is the most free memory at the time, near their partners where that makes no tile fuller.
+    /// At the tiles with the most free memory at the time, near their partners if that makes no tile fuller.
     #[default]
     Balanced,
 }
@@ -69,7 +69,7 @@ pub(crate) fn place(
     placer.mappings
 }
 
-/// For each tensor those of the same extents and order that an instruction handles in step with it.
+/// For each tensor, the tensors of equal extents and order that an instruction reads or writes in step with it.
 fn partners(module: &Module, facts: &Facts, tensors: &Tensors) -> SecondaryMap<TensorId, Vec<TensorId>> {
     let mut partners: SecondaryMap<TensorId, Vec<TensorId>> = SecondaryMap::new();
     let mut alignments = Alignments::new(module);
@@ -166,7 +166,7 @@ impl Placer<'_> {
         }
     }
 
-    /// Whether a tensor can lie where a partner does without making the fullest tile fuller.
+    /// Whether a tensor can have its partner's mapping without making the fullest tile fuller.
     fn has_room(&self, partner: &Mapping, tensor: &Tensor) -> bool {
         let share = partner.largest_share().saturating_mul(tensor.element_bytes);
         let fullest = self.load.iter().copied().max().unwrap_or(0);

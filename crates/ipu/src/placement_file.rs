@@ -1,6 +1,6 @@
-//! Placement files: what the user wants where.
+//! Placement files: the user's placements.
 //!
-//! One line for each wish, fields between commas, comments after `#`. Ranges leave out their end:
+//! One line for each placement, fields between commas, comments after `#`. Ranges exclude their end:
 //!
 //! ```text
 //! # kind, name, tiles, elements
@@ -11,7 +11,7 @@
 //! vertices, fusion.3, 0..368           where an instruction computes
 //! ```
 //!
-//! Names are those of the program that is planned, which is the compiled one. What shares storage is one tensor and is
+//! Names are those of the planned program, which is the compiled one. Values that share storage are one tensor and are
 //! placed once. A tensor with element ranges must have each element on exactly one tile.
 
 use std::collections::BTreeMap;
@@ -31,17 +31,17 @@ pub struct Placement {
     wishes: Vec<Wish>,
 }
 
-/// What is wrong with a placement file, and where: a range of bytes of its text.
+/// An error in a placement file, with its position: a range of bytes of its text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{problem}")]
 pub struct PlacementError {
-    /// Where.
+    /// The position.
     pub span: Range<usize>,
-    /// What.
+    /// The error.
     pub problem: PlacementProblem,
 }
 
-/// What can be wrong with a placement file.
+/// The errors of a placement file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlacementProblem {
@@ -49,7 +49,7 @@ pub enum PlacementProblem {
     #[error("expected `tensor, NAME, TILES[, ELEMENTS]` or `vertices, NAME, TILES`")]
     Fields,
     /// Another word at the start of a line.
-    #[error("`{0}` is not something that is placed; expected `tensor` or `vertices`")]
+    #[error("`{0}` cannot be placed; expected `tensor` or `vertices`")]
     Kind(String),
     /// Not a number or a range.
     #[error("`{0}` is not a number or a range such as `0..736`")]
@@ -68,11 +68,11 @@ pub enum PlacementProblem {
     /// A name that is not there.
     #[error("the program has no instruction `{0}`")]
     NoInstruction(String),
-    /// A name that stands for nothing that needs memory.
-    #[error("`{0}` needs no memory of its own: it is embedded in code, or only passes on what others hold")]
+    /// A name of nothing that needs memory.
+    #[error("`{0}` needs no memory of its own: it is embedded in code, or only passes on other values")]
     NoTensor(String),
     /// An instruction that runs no vertices.
-    #[error("`{0}` runs no vertices that walk over a result")]
+    #[error("`{0}` runs no vertices that iterate over a result")]
     NoVertices(String),
     /// Elements that are not there.
     #[error("`{name}` has {elements} elements")]
@@ -142,7 +142,7 @@ impl Placement {
         Ok(Placement { wishes })
     }
 
-    /// Finds what the names stand for, and turns ranges into mappings.
+    /// Looks the names up, and turns ranges into mappings.
     pub(crate) fn resolve(
         &self,
         module: &Module,
@@ -222,7 +222,7 @@ fn fields(line: &str, start: usize) -> Vec<Spanned<String>> {
                 let field = &line[from..at];
                 let trimmed = field.trim();
                 let begin = start + from + (field.len() - field.trim_start().len());
-                // Where nothing stands, what comes next is pointed at, up to the end of the line.
+                // If the field is empty, the error points at the following text, up to the end of the line.
                 let end = (begin + trimmed.len().max(1)).min(start + line.len());
                 fields.push(Spanned { value: trimmed.to_string(), span: begin..end });
                 from = at + 1;
@@ -295,7 +295,7 @@ fn mapping(wishes: &[&Wish], elements: u64, grain: Grain, tiles: u32) -> Result<
     Ok(Mapping::Explicit(pieces.into_iter().map(|(piece, _)| piece).collect()))
 }
 
-/// Instructions by name, those of the entry before others.
+/// Instructions by name, the entry's first.
 struct Names<'m> {
     by_name: FxHashMap<&'m str, InstructionId>,
     by_path: FxHashMap<(&'m str, &'m str), InstructionId>,
@@ -304,7 +304,7 @@ struct Names<'m> {
 impl<'m> Names<'m> {
     fn new(module: &'m Module, facts: &Facts) -> Names<'m> {
         let mut names = Names { by_name: FxHashMap::default(), by_path: FxHashMap::default() };
-        // The entry is the last of the sequential computations; what it calls comes before it.
+        // The entry is the last of the sequential computations; its callees come before it.
         for &computation in facts.graph.sequential().iter().rev() {
             let path = &*module.computations[computation].name;
             for (id, instruction) in module.instructions_of(computation) {

@@ -21,7 +21,7 @@ use crate::tile_plan::TilePlan;
 pub struct IpuOptions {
     /// How small tensors get their first tile.
     pub policy: Policy,
-    /// What the user wants where.
+    /// The user's placements.
     pub placement: Placement,
     /// Whether tensors may live in streaming memory where the chip is too small.
     pub streaming: bool,
@@ -41,8 +41,8 @@ pub fn plan_tiles(
     Ok(chips.into_iter().next().expect("a pipeline has a chip at least"))
 }
 
-/// Plans the tiles of several chips, a stage of a pipeline on each; fewer where the program has not enough to do for
-/// all. What a placement file places is placed on the chip that has it.
+/// Plans the tiles of several chips, one stage of a pipeline on each; fewer if the program has not enough work for all.
+/// Placements from a file apply to the chip that has the tensor.
 ///
 /// # Errors
 /// See [`IpuError`].
@@ -99,7 +99,7 @@ fn proportions(machine: &Tiles) -> impl Iterator<Item = f64> {
     [first].into_iter().chain([0.3, 0.1, 0.03, 0.0].into_iter().filter(move |&less| less < first))
 }
 
-/// Whoever places vertices means an instruction that has some.
+/// A placement of vertices must name an instruction that has some.
 fn require_vertices(
     module: &Module,
     plans: &[TilePlan],

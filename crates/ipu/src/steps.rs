@@ -1,8 +1,8 @@
-//! Steps: what an instruction needs on tiles besides its tensors: vertices with their state and code, bytes received
-//! from other tiles, partial results. Received bytes and partial results are live during the instruction only.
+//! Steps: the needs of an instruction on tiles besides its tensors: vertices with their state and code, bytes received
+//! from other tiles, partial results. Received bytes and partial results are live only during the instruction.
 //!
-//! Vertices run where the *work* lies: the result, what is reduced, or the cells of a dot's grid. What a tile needs of an
-//! operand and does not have, it receives first. All tiles of a part are taken to need what the busiest of them needs.
+//! Vertices run on the tiles of the *work*: the result, the operand of a reduction, or the cells of a dot's grid. A
+//! tile first receives the operand elements that it lacks. All tiles of a part count as much as the busiest one.
 
 use indexmap::IndexMap;
 use memplan_analysis::Time;
@@ -21,22 +21,22 @@ use crate::phases::Phases;
 use crate::placement::Mappings;
 use crate::tensors::{Tensor, TensorId, Tensors};
 
-/// What one instruction needs on tiles.
+/// The needs of one instruction on tiles.
 #[derive(Clone, Debug)]
 pub struct Step {
     /// The instruction.
     pub instruction: InstructionId,
     /// When it runs.
     pub time: Time,
-    /// Its vertices, those of one kind on one set of tiles together. Most steps have one part; where partial results of
-    /// several tiles are added up there is a second, which runs after the first.
+    /// Its vertices, grouped by kind and set of tiles. Most steps have one part; if partial results of several tiles
+    /// are added there is a second, which runs after the first.
     pub parts: SmallVec<[Part; 2]>,
 }
 
 /// Vertices of one kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Where they run.
+    /// Their tiles.
     pub tiles: TileSet,
     /// Number of the codelet in [`Steps::codelets`].
     pub codelet: usize,
@@ -52,12 +52,12 @@ pub struct Part {
     pub partials: Bytes,
 }
 
-/// What all instructions need.
+/// The needs of all instructions.
 #[derive(Clone, Debug, Default)]
 pub struct Steps {
     /// The steps, by time.
     pub all: Vec<Step>,
-    /// Bytes of code of every codelet, by what it computes.
+    /// Bytes of code of every codelet, by its computation.
     pub codelets: IndexMap<String, Bytes, FxBuildHasher>,
 }
 
@@ -137,7 +137,7 @@ impl<'a> Build<'a> {
         }
     }
 
-    /// Vertices that walk over the elements of the result or of what is reduced.
+    /// Vertices that iterate over the elements of the result or of a reduction's operand.
     fn walk(
         &mut self,
         id: InstructionId,
@@ -170,7 +170,7 @@ impl<'a> Build<'a> {
         for side in operands.iter().filter(|side| !is_here(side)) {
             match (side.reads, needed(op, side, &work, share, reduced.is_some())) {
                 (Reads::Joined, bytes) => joined = bytes.max(joined),
-                // What is done to sums is done where they end up.
+                // Operations on sums run where the sums end up.
                 (Reads::InStep, bytes) => {
                     needs.push(epilogue(side, reduced.is_some(), results).unwrap_or(bytes))
                 }
@@ -244,7 +244,7 @@ impl<'a> Build<'a> {
         parts
     }
 
-    /// Vertices that add up partial results from several tiles where the result lies.
+    /// Vertices that add partial results from several tiles on the tiles of the result.
     fn sum_up(&mut self, result: &Side<'a>, contributions: u64) -> Part {
         let at_once = added_at_once(contributions, self.chip.machine.count);
         let share = result.share.min(result.elements);
@@ -317,7 +317,7 @@ impl<'a> Build<'a> {
         })
     }
 
-    /// The most elements of a tensor that one tile has: of what lives outside the chip, of the part that is there.
+    /// The most elements of a tensor on one tile: for a tensor outside the chip, of the loaded part.
     fn share(&self, tensor: TensorId, mapping: &Mapping) -> u64 {
         let Tensor { element_bytes, streamed, .. } = &self.tensors.all[tensor];
         let whole = mapping.largest_share();
@@ -382,7 +382,7 @@ fn needed(op: &Op, side: &Side<'_>, work: &Side<'_>, share: u64, reduces: bool) 
         | Op::Copy
         | Op::AllGather(_)
         | Op::CollectivePermute(_) => 0,
-        // Rows are selected where they are and sent to where they belong; everyone is told which.
+        // Rows are selected on their tiles and sent to their destinations; all tiles receive the indices.
         Op::Gather(_) | Op::DynamicSlice { .. } if side.number == 0 => work.bytes_of(share),
         Op::Gather(_) | Op::DynamicSlice { .. } => side.bytes_of(side.elements),
         // The indices, then the updates that belong here.
@@ -416,7 +416,7 @@ fn needed(op: &Op, side: &Side<'_>, work: &Side<'_>, share: u64, reduces: bool) 
     }
 }
 
-/// Bytes that a tile needs of an operand that is combined with the result of a reduction, if that is what it is.
+/// Bytes that a tile needs of an operand that is combined with the result of a reduction, if it is such an operand.
 fn epilogue(side: &Side<'_>, reduces: bool, results: &[Side<'_>]) -> Option<u64> {
     let result = results.iter().find(|result| reduces && same_order(result.array, side.array))?;
     let is_there = result.mapping == side.mapping;
@@ -446,7 +446,7 @@ fn reduction(alignment: &Alignment, work: &Side<'_>, results: &[Side<'_>], share
     let outputs = results.iter().map(|side| side.elements).max().unwrap_or(1).max(1);
     let factor = work.elements.div_ceil(outputs).max(1);
     match alignment.reduces_minor {
-        // The summands of one result lie together.
+        // The summands of one result are adjacent.
         true => (share.div_ceil(factor) + 1, factor.div_ceil(share.max(1)) + 1),
         false => (share, factor.min(work.mapping.tile_set().len().into())),
     }

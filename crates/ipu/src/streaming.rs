@@ -1,17 +1,17 @@
-//! Streaming memory: tensors that live outside the chip and are on it only while an instruction touches them, and only
-//! with the part that it touches.
+//! Streaming memory: tensors outside the chip, of which only the used part is on the chip, and only while an
+//! instruction uses it.
 //!
-//! Where a tile is too full, something that lies there and is not touched at that moment is moved off the chip: first
-//! what costs the fewest bytes of traffic for its size (state that a run updates once costs two transfers, weights that
-//! forward and backward pass read cost two as well, an activation one store and one load), parameters before
-//! temporaries. What an instruction reads or writes a slice of counts with the slice: layers whose weights lie in one
-//! array are streamed layer by layer. Where all that is left is touched, the instruction that runs is cut into phases
-//! ([`crate::phases`]), and its tensors arrive and leave part by part. Then tiles are packed again, until everything
+//! If a tile is too full, an item that is not in use at that moment moves off the chip: first the item with the least
+//! traffic for its size (state that a run updates once costs two transfers, weights read in forward and backward pass
+//! cost two as well, an activation one store and one load), parameters before temporaries. Tensors of which an
+//! instruction uses a slice count only the slice: if the weights of all layers are in one array, they are streamed
+//! layer by layer. If all remaining items are in use, the running instruction is divided into phases
+//! ([`crate::phases`]), and its tensors are loaded and stored in parts. Then tiles are packed again, until everything
 //! fits or nothing is left to move.
 //!
-//! A tensor is loaded before it is touched and stored after it was written; touches of the whole of it one right after
-//! the other share one transfer. What is touched in a loop is moved in each iteration; loops that
-//! cannot be counted count as in [`Costs::frequency`].
+//! A tensor is loaded before its use and stored after it was written; consecutive uses of the whole of it share one
+//! transfer. Tensors used in a loop move in each iteration; loops with an unknown number of steps count as in
+//! [`Costs::frequency`].
 
 use memplan_analysis::{Costs, Facts, LiveRange, Time};
 use memplan_ir::InstructionId;
@@ -56,7 +56,7 @@ fn streaming_capacity(target: &Target) -> Option<Bytes> {
     Some(space.usable().unwrap_or(Bytes(u64::MAX)))
 }
 
-/// What lives off the chip, and what is cut for that, so far.
+/// The tensors off the chip, and the instructions divided for that, so far.
 struct Relief<'a> {
     facts: &'a Facts,
     cuts: Cuts<'a>,
@@ -69,7 +69,8 @@ struct Relief<'a> {
 }
 
 impl Relief<'_> {
-    /// Moves off the chip what makes a tile too full, at the moments at which it is; whether anything was found.
+    /// Moves items that overfill a tile off the chip, at the moments at which it is too full; returns whether any was
+    /// found.
     fn of_tile(&mut self, plan: &TilePlan, tile: u32, excess: Bytes) -> bool {
         let mut load = Load::new(plan, tile, excess);
         let mut moved = false;
@@ -82,7 +83,7 @@ impl Relief<'_> {
         moved
     }
 
-    /// Moves off the chip what would take less on it at a moment, or nothing: the cheapest for its size first.
+    /// Moves items off the chip that would take less or no memory on it at a moment: the cheapest for its size first.
     fn wait_outside(&mut self, plan: &TilePlan, load: &mut Load, now: Time, mut excess: Bytes) -> bool {
         let mut candidates = Vec::new();
         for &id in &load.tensors {
@@ -116,7 +117,7 @@ impl Relief<'_> {
         moved
     }
 
-    /// Cuts the instruction that runs into (more) phases, with as much of what it touches off the chip as goes there.
+    /// Divides the running instruction into (more) phases, with as many of its tensors off the chip as possible.
     fn cut(&mut self, plan: &TilePlan, load: &mut Load, now: Time, excess: Bytes) -> bool {
         let id = self.facts.line.instructions[now as usize];
         let Some(cut) = self.cuts.of(&self.tensors, id) else { return false };
@@ -141,7 +142,7 @@ impl Relief<'_> {
             load.change(plan, tensor, &self.tensors.all[tensor], 1);
             moved |= self.move_off(plan, load, tensor);
         }
-        // What the step receives is for a part too; how much of it is known when it is packed again.
+        // The step's received elements are for a part too; how many is known when it is packed again.
         load.add(&LiveRange { start: now, end: now + 1 }, step.saturating_sub(Bytes(step.0 / phases)), -1);
         moved
     }
@@ -162,7 +163,7 @@ impl Relief<'_> {
         true
     }
 
-    /// When a tensor that lives off the chip is on it, and what is moved for that.
+    /// When a tensor off the chip is on it, and its transfers.
     fn streaming(&self, id: TensorId) -> Streaming {
         let tensor = &self.tensors.all[id];
         let mut streaming = Streaming { moved: Bytes::ZERO, visits: Vec::new() };
@@ -179,9 +180,9 @@ impl Relief<'_> {
 
 /// Bytes on a tile in every phase, of which an instant has two, as far as is known without packing again.
 struct Load {
-    /// What is added in each phase to what was there before it.
+    /// The change in each phase from the previous one.
     changes: Vec<i128>,
-    /// What may be there.
+    /// The limit of each phase.
     limit: i128,
     /// The tensors on the tile.
     tensors: Vec<TensorId>,
@@ -250,7 +251,7 @@ fn visits(tensor: &Tensor) -> Vec<(Visit, u64)> {
     for (i, touch) in tensor.touches.iter().enumerate() {
         let moved = touch.bytes.min(whole);
         let bytes = Bytes(whole.0.div_ceil(touch.phases)).min(moved);
-        // What the first instruction to touch a temporary writes was nowhere before.
+        // A temporary was nowhere before the first instruction that writes it.
         let is_given = matches!(tensor.role, Role::Argument | Role::Constant);
         let is_new = i == 0 && touch.writes && !is_given;
         match visits.last_mut() {

@@ -1,5 +1,5 @@
-//! Tensors: what is spread over tiles. All values that share storage are one tensor, since what is updated in place
-//! stays where it is.
+//! Tensors: the items to spread over tiles. All values that share storage are one tensor, since an in-place update must
+//! stay in place.
 
 use cranelift_entity::{PrimaryMap, SecondaryMap, entity_impl, packed_option::PackedOption};
 use memplan_analysis::{Costs, Facts, LiveRange, Time, ValueId, ValueKind, union_of_ranges};
@@ -12,7 +12,7 @@ use memplan_plan_hlo::{PlanError, Storage, StorageId, StorageKind, Storages, Tak
 pub struct TensorId(u32);
 entity_impl!(TensorId, "tensor");
 
-/// What is spread over tiles.
+/// An item to spread over tiles.
 #[derive(Clone, Debug)]
 pub struct Tensor {
     /// The instruction that defines its largest value, with the place in a tuple where it has one.
@@ -23,7 +23,7 @@ pub struct Tensor {
     pub element_bytes: u64,
     /// Extents of its largest value.
     pub dimensions: Vec<i64>,
-    /// What it is to the caller.
+    /// Its role for the caller.
     pub role: Role,
     /// When its bytes are needed: disjoint, ascending.
     pub busy: Vec<LiveRange>,
@@ -35,7 +35,7 @@ pub struct Tensor {
     pub streamed: Option<Streaming>,
 }
 
-/// How a tensor that lives outside the chip comes to it.
+/// How a tensor outside the chip is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Streaming {
     /// Bytes that are moved in one run.
@@ -68,7 +68,7 @@ pub struct Touch {
     pub phases: u64,
 }
 
-/// What a tensor is to the caller.
+/// The role of a tensor for the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// A parameter, or a result in the memory of one.
@@ -154,7 +154,7 @@ impl Tensors {
         let costs = Costs::new(module, &facts.graph, &facts.in_place, target);
         for (time, &id) in (0..).zip(&facts.line.instructions) {
             let instruction = &module.instructions[id];
-            // What calls a computation touches nothing; the instructions inside do.
+            // An instruction that calls a computation touches nothing; the instructions inside do.
             if instruction.op.only_passes_on() || instruction.op.traits().role == memplan_ir::Role::Calls {
                 continue;
             }
@@ -179,7 +179,7 @@ impl Tensors {
                 }
             }
         }
-        // What no access is known of may be touched anywhere.
+        // Tensors without known accesses may be touched anywhere.
         for tensor in self.all.values_mut() {
             let whole = tensor.bytes();
             for touch in &mut tensor.touches {

@@ -1,4 +1,4 @@
-//! The plan of a chip: everything on every tile, and what it adds up to.
+//! The plan of a chip: everything on every tile, and the sums.
 
 use memplan_analysis::{LiveRange, Time};
 use memplan_ir::{InstructionId, Module};
@@ -16,7 +16,7 @@ use crate::tile_set::{TileSet, TileSums, largest_on_each_tile};
 /// Steps of the search for a smaller common part; heuristics alone are nearly always at the bound.
 const PACK_NODES: u64 = 2_000;
 
-/// What does not fit.
+/// An item that does not fit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Overflow {
@@ -30,16 +30,16 @@ pub enum Overflow {
         /// Bytes it has.
         available: Bytes,
     },
-    /// Code does not fit the part of a tile that code may lie in.
+    /// Code does not fit the part of a tile for code.
     #[error(
-        "tile {tile} has {needed:#} bytes of code, which must lie in {available:#} bytes that are not interleaved"
+        "tile {tile} has {needed:#} bytes of code, which must fit {available:#} bytes that are not interleaved"
     )]
     Code {
         /// The tile with the most code, the first of them.
         tile: u32,
         /// Bytes of its code.
         needed: Bytes,
-        /// Bytes that code may lie in.
+        /// Bytes available for code.
         available: Bytes,
     },
     /// One instruction receives more than a tile has.
@@ -54,7 +54,7 @@ pub enum Overflow {
     },
 }
 
-/// What lies on a tile.
+/// An item on a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum What {
     /// The code of all its codelets, and of calling them.
@@ -63,7 +63,7 @@ pub enum What {
     State,
     /// A part of a tensor.
     Tensor(TensorId),
-    /// What a step receives and its partial results, by its place in [`Steps::all`].
+    /// The received elements and partial results of a step, by its index in [`Steps::all`].
     Step(usize),
 }
 
@@ -71,9 +71,9 @@ pub enum What {
 /// vertices compute in the first, and add up partial results of several tiles in the second.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Placed {
-    /// What lies there.
+    /// The item.
     pub what: What,
-    /// Where it begins.
+    /// Its offset.
     pub offset: Bytes,
     /// How large it is.
     pub bytes: Bytes,
@@ -81,23 +81,23 @@ pub struct Placed {
     pub busy: Vec<LiveRange>,
 }
 
-/// What lies where on every tile of a chip.
+/// The contents of every tile of a chip.
 #[derive(Clone, Debug)]
 pub struct TilePlan {
     /// The machine.
     pub machine: Tiles,
-    /// What is spread over the tiles.
+    /// The tensors on the tiles.
     pub tensors: Tensors,
     /// Which tile has which elements; `None` for tensors that are not on this chip.
     pub mappings: Mappings,
-    /// What instructions need besides.
+    /// The other needs of instructions.
     pub steps: Steps,
-    /// What runs at each instant.
+    /// The instruction at each instant.
     pub instructions: Vec<InstructionId>,
     phases: Phases,
     alignment: Alignment,
     needs: Vec<Need>,
-    /// What each need is of.
+    /// The source of each need.
     sources: Vec<What>,
     arenas: Arenas,
     code: Vec<u64>,
@@ -162,7 +162,8 @@ impl TilePlan {
         self.always_live = sums.finish();
     }
 
-    /// What is packed by time: tensors that are not always live, and what steps receive and keep while they run.
+    /// Lists the items to pack by time: tensors that are not always live, and elements that steps receive and keep
+    /// while they run.
     fn list_needs(&mut self) {
         for (id, tensor) in self.tensors.all.iter() {
             let Some(mapping) = &self.mappings[id] else { continue };
@@ -256,7 +257,7 @@ impl TilePlan {
         self.phases.iter().map(|(&id, &(_, phases))| (id, phases))
     }
 
-    /// What a tile's memory is for.
+    /// The memory of a tile by purpose.
     pub fn categories(&self, tile: u32) -> TileCategories {
         let at = |sums: &[u64]| Bytes(sums[tile as usize]);
         TileCategories {
@@ -365,7 +366,7 @@ impl TilePlan {
         placed
     }
 
-    /// What is on a tile when it is fullest, largest first: the phase, and what has its bytes then.
+    /// The contents of a tile when it is fullest, largest first: the phase, and the items.
     pub fn peak(&self, tile: u32) -> (u32, Vec<Placed>) {
         let layout = self.layout(tile);
         let mut changes: Vec<(u32, i128)> = Vec::new();
@@ -394,7 +395,7 @@ impl TilePlan {
         self.instructions.get(phase as usize / 2).copied()
     }
 
-    /// The name of what lies somewhere.
+    /// The name of an item.
     pub fn name(&self, module: &Module, what: What) -> String {
         match what {
             What::Code => "code".into(),

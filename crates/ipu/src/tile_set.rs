@@ -62,7 +62,7 @@ impl TileSet {
 /// A sum for each tile, made of amounts on sets of tiles: an addition costs the ranges of its set, not its tiles.
 #[derive(Clone, Debug)]
 pub(crate) struct TileSums {
-    /// What is added from each tile on; the amount is taken away again after the last tile of a range.
+    /// The amounts added from each tile on; an amount is subtracted after the last tile of a range.
     steps: Vec<i128>,
 }
 

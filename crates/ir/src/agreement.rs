@@ -1,14 +1,14 @@
-//! Whether the layouts of a module mean something.
+//! Whether the layouts of a module have meaning.
 //!
-//! What JAX hands over is not laid out yet: its layouts are leftovers of tracing. A call may pass a column-major array to
-//! a parameter that is declared row-major, because both are only the elements:
+//! JAX's modules come before layout assignment: their layouts are leftovers of tracing. A call may pass a column-major
+//! array to a parameter declared row-major, because only the elements matter:
 //!
 //! ```text
 //!   a = f32[2,3]{0,1} negate(p)            f { x = f32[2,3]{1,0} parameter(0) ... }
 //!   b = f32[2,3]{1,0} call(a), to_apply=f
 //! ```
 //!
-//! Memory is not that forgiving. Nothing moves `a` on its way, so who takes the layouts at their word reads it
+//! In memory the difference matters. Nothing moves `a` in between, so a reader that trusts the layouts reads it
 //! transposed.
 
 use std::sync::Arc;
@@ -18,8 +18,9 @@ use crate::{
     copy_around_library_calls, results_of_library_calls,
 };
 
-/// Whether what is handed on without being moved has one layout wherever it is named: in tuples and their elements, and on
-/// both sides of calls, loops, conditionals, fusions and asynchronous operations. Linear in the module.
+/// Whether every value that is passed on without being moved has one layout wherever it is named: in tuples and their
+/// elements, and on both sides of calls, loops, conditionals, fusions and asynchronous operations. Linear in the
+/// module.
 pub fn layouts_agree(module: &Module) -> bool {
     let mut instructions = module.computations.values().flat_map(|computation| &computation.instructions);
     instructions.all(|&id| agrees(module, id))
@@ -32,8 +33,8 @@ pub fn layouts_are_assigned(module: &Module) -> bool {
     module.is_scheduled || all.any(|&id| module.instructions[id].op == Op::Bitcast) || layouts_agree(module)
 }
 
-/// Gives all arrays the row-major layout, in the memory where they are. What is asked for at the entry is forgotten too, unless
-/// it is row-major; library calls that declare other layouts get copies around them.
+/// Gives all arrays the row-major layout, in their memory spaces. Layouts required at the entry are dropped too, unless
+/// they are row-major; library calls that declare other layouts get copies around them.
 pub fn use_default_layouts(module: &mut Module) {
     let computations: Vec<ComputationId> = module.computations.keys().collect();
     let returned = results_of_library_calls(module, &computations);
@@ -118,8 +119,7 @@ fn agrees(module: &Module, id: InstructionId) -> bool {
     }
 }
 
-/// Whether arrays of two shapes have the same order of dimensions in memory, row-major where nothing is said, and the same
-/// tiles.
+/// Whether arrays of two shapes have the same order of dimensions in memory, row-major by default, and the same tiles.
 fn lie_alike(a: &Shape, b: &Shape) -> bool {
     match (a, b) {
         (Shape::Tuple(a), Shape::Tuple(b)) => a.iter().zip(b.iter()).all(|(a, b)| lie_alike(a, b)),

@@ -1,4 +1,4 @@
-//! How many operands or computations an operation takes.
+//! The number of operands or computations of an operation.
 
 use std::fmt;
 

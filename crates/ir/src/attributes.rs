@@ -1,4 +1,4 @@
-//! What operations carry beside their operands. Dimension numbers are XLA's, by XLA's names.
+//! The attributes of operations. Dimension numbers are XLA's, with XLA's names.
 
 use smallvec::SmallVec;
 
@@ -122,8 +122,8 @@ impl Default for WindowDimension {
 }
 
 impl WindowDimension {
-    /// In how many places the window can be over so many elements; `None` beyond 64 bits. Stride and dilations are those
-    /// of a valid window.
+    /// The number of positions of the window over this many elements; `None` beyond 64 bits. Stride and dilations must
+    /// be those of a valid window.
     pub fn placements(&self, extent: i64) -> Option<i64> {
         crate::infer::placements(extent, self)
     }
@@ -200,8 +200,8 @@ impl DotDimensions {
         }
     }
 
-    /// The other dimensions of an operand of some rank, in order. The result has the batch dimensions first, then those of the
-    /// left operand, then those of the right one. Linear in the rank.
+    /// The other dimensions of an operand of some rank, in order. The result has the batch dimensions first, then the
+    /// left operand's, then the right one's. Linear in the rank.
     pub fn free(&self, operand: DotOperand, rank: usize) -> Dimensions {
         let mut is_free: SmallVec<[bool; 8]> = SmallVec::from_elem(true, rank);
         for &d in self.batch(operand).iter().chain(self.contracting(operand)) {
@@ -400,7 +400,7 @@ pub enum RngAlgorithm {
     RngPhilox,
 }
 
-/// What a fusion is built around.
+/// The kind of kernel that a fusion describes.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display, strum::EnumString, strum::IntoStaticStr,
 )]
@@ -433,7 +433,7 @@ pub struct OutputOperandAlias {
 /// Attributes of a fusion.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Fusion {
-    /// What the fusion is built around.
+    /// The kind of kernel that the fusion describes.
     pub kind: FusionKind,
     /// Declared in-place operands.
     pub output_operand_aliasing: Vec<OutputOperandAlias>,
@@ -451,7 +451,7 @@ pub enum PaddingType {
     PaddingSame,
 }
 
-/// Where a custom call wants to be scheduled.
+/// When to schedule a custom call.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, strum::Display, strum::EnumString, strum::IntoStaticStr,
 )]
@@ -562,9 +562,9 @@ pub struct Collective {
 }
 
 impl Collective {
-    /// How the ids in the replica groups of this collective are meant: as written, or else as its opcode, its channel
-    /// and the kind of its ids say (XLA's `GetCollectiveOpGroupMode`). Only reductions and gathers over a channel let a
-    /// replica stand for all its partitions; what moves values between peers names partitions then.
+    /// The meaning of the ids in the replica groups of this collective: as written, or as its opcode, its channel and
+    /// the kind of its ids imply (XLA's `GetCollectiveOpGroupMode`). Only reductions and gathers over a channel let a
+    /// replica represent all its partitions; operations that move values between peers name partitions then.
     pub fn group_mode(&self, opcode: Opcode) -> CollectiveGroupMode {
         use CollectiveGroupMode::*;
         let is_between_peers = matches!(
@@ -638,7 +638,7 @@ pub struct Feed {
     pub shape: Option<Shape>,
 }
 
-/// Not an attribute, but what several of them are about: the type a comparison defaults to.
+/// Not an attribute, but used by several of them: the default type of a comparison.
 impl ComparisonType {
     /// The order in which values of a type are compared when the program does not say.
     pub fn default_for(element_type: ElementType) -> ComparisonType {

@@ -1,8 +1,8 @@
-//! What bitcasts mean where layouts do not.
+//! The meaning of bitcasts in modules whose layouts have none.
 //!
-//! A bitcast calls the same bytes by another shape, so what it does to elements depends on the layouts of operand and result. In
-//! a module whose layouts [do not agree](crate::layouts_agree) they are about to be chosen anew, and what the bitcast does
-//! has to be said in elements before:
+//! A bitcast gives the same bytes another shape, so its effect on elements depends on the layouts of operand and
+//! result. In a module whose layouts [do not agree](crate::layouts_agree), layouts are about to be assigned again, so
+//! the bitcast's effect must first be expressed in elements:
 //!
 //! ```text
 //!   p = f32[3,2]{1,0} parameter(0)         p = f32[3,2]{1,0} parameter(0)
@@ -47,7 +47,7 @@ fn expand_in(module: &mut Module, computation: ComputationId, names: &mut Names)
     }
 }
 
-/// What a bitcast does to elements.
+/// The effect of a bitcast on elements.
 struct Move {
     from: ArrayShape,
     to: ArrayShape,
@@ -68,7 +68,7 @@ impl Move {
         can_be_said.then(|| Move { from: from.clone(), to: to.clone() })
     }
 
-    /// Makes the bitcast the last of the instructions that say what it does.
+    /// Turns the bitcast into the last of the instructions that express its effect.
     fn write(self, module: &mut Module, id: InstructionId, names: &mut Names) {
         let Move { from, to } = self;
         let (outer_from, outer_to) = (major_to_minor(&from), major_to_minor(&to));

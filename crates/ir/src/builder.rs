@@ -1,4 +1,4 @@
-//! Building modules in code: shapes are inferred, instructions named, mistakes reported where they are made.
+//! Builds modules in code: infers shapes, names instructions, and reports mistakes where they are made.
 
 use smallvec::SmallVec;
 
@@ -67,7 +67,7 @@ pub enum BuildError {
 /// # }
 /// ```
 ///
-/// A mistake names the operation and what it is about:
+/// A mistake names the operation and the cause:
 ///
 /// ```
 /// # use memplan_ir::{ElementType::F32, ModuleBuilder, Shape, Insert};

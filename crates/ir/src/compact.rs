@@ -1,4 +1,4 @@
-//! Dropping what a module no longer reaches, and numbering the rest anew.
+//! Drops unreachable parts of a module, and renumbers the rest.
 
 use cranelift_entity::{EntityRef, EntitySet, PrimaryMap, SecondaryMap, packed_option::PackedOption};
 

@@ -1,10 +1,10 @@
-//! Copies of values, array by array, into other shapes of as many elements.
+//! Copies of values, array by array, into other shapes with equally many elements.
 
 use crate::{Cursor, Insert, InstructionId, Module, Names, Op, Shape};
 
-/// A value whose arrays are as a shape asks: copies where `other` says, of what an array is and what is asked for, that it
-/// takes one, and of which shape; the instruction itself where nothing does. Copies and tuples come last in the computation,
-/// and are named for their purpose.
+/// Copies the arrays of a value where `other`, given an array's shape and the required shape, returns a shape for the
+/// copy; returns the instruction itself if nothing is copied. Copies and tuples come last in the computation, and are
+/// named for their purpose.
 pub fn copied_as(
     module: &mut Module,
     id: InstructionId,
@@ -32,7 +32,7 @@ pub fn copied_as(
     Cursor::beside(module, names, id).named_unique(&name).tuple(parts)
 }
 
-/// The shape of an array in the layout asked for, if that is another one than it has. Where nothing is said, it lies row-major.
+/// The shape of an array in the required layout (row-major by default), if that differs from its own.
 pub fn other_layout(found: &Shape, asked: &Shape) -> Option<Shape> {
     let (Shape::Array(found), Shape::Array(asked)) = (found, asked) else { return None };
     let layout = asked.layout.as_ref()?;

@@ -1,4 +1,4 @@
-//! Adding instructions to a module that exists: where they go, what they are named, whose notes they carry.
+//! Adds instructions to an existing module: their position, names and metadata.
 
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ enum Place<'m> {
     Unlisted,
 }
 
-/// Where instructions go.
+/// Where to insert instructions.
 impl<'m> Cursor<'m> {
     /// At the end of a computation.
     pub fn end(module: &'m mut Module, names: &'m mut Names, computation: ComputationId) -> Cursor<'m> {
@@ -82,7 +82,7 @@ impl<'m> Cursor<'m> {
         Cursor::end(module, names, computation).with_metadata_of(id)
     }
 
-    /// Before an instruction. Linear in its computation, and so is each insertion: whoever edits everywhere visits the
+    /// Before an instruction. Linear in its computation, and so is each insertion: to edit everywhere, visit the
     /// computation with [`Module::edit_in_order`].
     ///
     /// # Panics

@@ -1,7 +1,7 @@
 //! Editing a module: how passes change instructions and put them in order.
 //!
-//! New instructions are made with a [`Cursor`](crate::Cursor). To get them next to what they are for everywhere in a
-//! computation, visit it with [`Module::edit_in_order`]; uses are changed by [`Module::replace_operand`].
+//! A [`Cursor`](crate::Cursor) makes new instructions. To insert instructions beside related ones throughout a
+//! computation, visit it with [`Module::edit_in_order`]; [`Module::replace_operand`] changes uses.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
@@ -58,8 +58,8 @@ impl Module {
         })
     }
 
-    /// Appends a copy of a computation of another module under the same name; `callee` says what it calls instead of
-    /// what the original calls. Linear in the computation.
+    /// Appends a copy of a computation of another module under the same name; `callee` maps the computations that it
+    /// calls. Linear in the computation.
     ///
     /// # Panics
     /// When an operand does not precede its user.
@@ -84,9 +84,9 @@ impl Module {
         copy
     }
 
-    /// Visits the instructions of a computation in order, and makes its list anew: a visit lists its instruction with
-    /// [`Module::list`]. What it adds before that comes before the instruction, what it adds afterwards comes
-    /// after it, and an instruction that is not listed is gone. Linear, beside what visits do.
+    /// Visits the instructions of a computation in order, and rebuilds its list: a visit lists its instruction with
+    /// [`Module::list`]. Instructions added before that precede it, those added afterwards follow it, and an unlisted
+    /// instruction is removed. Linear, besides the time of visits.
     pub fn edit_in_order(
         &mut self,
         computation: ComputationId,
@@ -121,8 +121,7 @@ impl Module {
         operands.filter(|operand| **operand == old).for_each(|operand| *operand = new);
     }
 
-    /// Appends a copy of a computation under a name that no other has; what it calls is shared with the original. Linear
-    /// in the computation.
+    /// Appends a copy of a computation under a unique name; both copies share their callees. Linear in the computation.
     ///
     /// # Panics
     /// When an operand does not precede its user.
@@ -145,8 +144,8 @@ impl Module {
         clone
     }
 
-    /// Puts the instructions of a computation, and what they read that is not listed yet, into an order in which operands
-    /// and control predecessors precede those that need them: the old order where that is possible. Linear.
+    /// Orders the instructions of a computation, and their unlisted operands, such that operands and control
+    /// predecessors precede their users, keeping the old order where possible. Linear.
     pub fn put_operands_first(&mut self, computation: ComputationId) {
         let listed = std::mem::take(&mut self.computations[computation].instructions);
         let mut placed: FxHashSet<InstructionId> = FxHashSet::default();

@@ -1,4 +1,4 @@
-//! A fingerprint of what a module computes, so that a plan made for one module is not taken for another.
+//! A fingerprint of a module's computation, so that a plan for one module is not used for another.
 
 use std::fmt::{self, Write};
 use std::hash::{Hash, Hasher};
@@ -58,7 +58,7 @@ fn hash_literal(literal: &Literal, hash: &mut HashWriter) {
     }
 }
 
-/// Hashes what is written, so that the debug form of an operation needs no string.
+/// Hashes written text, so that the debug form of an operation needs no string.
 struct HashWriter(FxHasher);
 
 impl Write for HashWriter {

@@ -1,9 +1,9 @@
 //! Floating point values to bits and back, for every floating-point type of HLO.
 //!
-//! A format is a sign, `e` exponent bits and `m` mantissa bits, with a bias; formats differ in what the highest
-//! exponent means. IEEE formats keep it for infinities and NaNs. The `fn` formats have no infinities, and one
-//! NaN at the very top; the `fnuz` formats have their one NaN where negative zero would be; the four- and
-//! six-bit formats have neither.
+//! A format is a sign, `e` exponent bits and `m` mantissa bits, with a bias; formats differ in the meaning of the
+//! highest exponent. IEEE formats use it for infinities and NaNs. The `fn` formats have no infinities, and one NaN at
+//! the very top; the `fnuz` formats have their one NaN in place of negative zero; the four- and six-bit formats have
+//! neither.
 
 use crate::ElementType;
 
@@ -41,8 +41,8 @@ impl ElementType {
 
     /// The bits of the value of this type that is nearest to `value`, ties to even (`f8e8m0fnu`: ties up).
     ///
-    /// What is too large becomes infinity, or NaN where there is none, or the largest finite value where there is
-    /// no NaN either. A NaN keeps its sign, not its payload; it is negative zero where there is none.
+    /// Values that are too large become infinity, or NaN in formats without infinities, or the largest finite value in
+    /// formats without either. A NaN keeps its sign, not its payload; formats without NaN use negative zero.
     ///
     /// # Panics
     /// When this is not a real floating-point type.

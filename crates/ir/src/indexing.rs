@@ -1,4 +1,4 @@
-//! Where an operation reads: for each operand, the elements that an element of the result is computed from.
+//! Index maps: for each operand, the elements that an element of the result is computed from.
 //!
 //! ```text
 //!   d = f32[8,64] dot(x, w)          d[i,j] of x[i,k] and w[k,j]: k is a loop of its own
@@ -6,14 +6,15 @@
 //!   s = f32[3,16] slice(a)           s[i,j] of a[1 + 2 i, j], where the slice is [1:7:2], [0:16]
 //! ```
 //!
-//! An [`IndexMap`] is one line of that: a [`Source`] for each dimension of the operand, over *loops*, which are the
-//! dimensions of the result and, behind them, what is summed up or read as a whole. It is XLA's `IndexingMap` and MLIR's
+//! An [`IndexMap`] is one line of that: a [`Source`] for each dimension of the operand, over *loops*: the dimensions of
+//! the result, followed by dimensions that are summed or read as a whole. It is XLA's `IndexingMap` and MLIR's
 //! `indexing_maps`, with names for the few kinds of expressions that occur.
 //!
-//! Maps are turned around ([`IndexMap::inverse`]), put one after the other ([`IndexMap::then`]) and applied to boxes
-//! ([`IndexMap::box_read`]). Where an answer is not known exactly, it is one that is too large, and the map says so.
+//! Maps can be inverted ([`IndexMap::inverse`]), composed ([`IndexMap::then`]) and applied to boxes
+//! ([`IndexMap::box_read`]). An inexact answer is an upper bound, and the map says so.
 //!
-//! The table is [`operands_read`]; the evaluator's tests run operations, change an element, and see whose result changes.
+//! The table is [`operands_read`]; the evaluator's tests run operations, change an element, and compare the results
+//! that change.
 
 mod algebra;
 mod table;
@@ -30,9 +31,9 @@ pub use table::operands_read;
 
 /// Which elements of an operand each element of a result is computed from.
 ///
-/// A pair of a result's element and an operand's belongs to the map if there are numbers for the loops behind
-/// [`IndexMap::rank`] with which every source gives the operand's index. An index beyond the operand's extents reads
-/// nothing: what is padded, for instance.
+/// The map contains a pair of a result element and an operand element if some values of the loops behind
+/// [`IndexMap::rank`] make every source equal to the operand's index. An index beyond the operand's extents reads
+/// nothing: padding, for instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexMap {
     /// Number of dimensions of the result, which are the first loops.
@@ -41,7 +42,7 @@ pub struct IndexMap {
     pub loops: Dimensions,
     /// The operand's extents.
     pub extents: Dimensions,
-    /// Where the index in each dimension of the operand comes from.
+    /// The source of the index in each dimension of the operand.
     pub sources: Sources,
     /// Whether each pair of the map is one that the operation reads. If not, it reads some of them and no others.
     pub is_exact: bool,
@@ -53,7 +54,7 @@ pub type Sources = SmallVec<[Source; 4]>;
 /// Ranges of indices, one for each dimension.
 pub type IndexBox = SmallVec<[Range<i64>; 4]>;
 
-/// What the index in one dimension of an operand is. Loops go by their numbers in [`IndexMap::loops`].
+/// The index in one dimension of an operand. Loops are named by their numbers in [`IndexMap::loops`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
     /// The loop's index.
@@ -74,7 +75,7 @@ pub enum Source {
     Block {
         /// The loops, the slowest first.
         dims: Range<usize>,
-        /// What a step of this index is in elements of the loops.
+        /// The number of loop elements per step of this index.
         below: i64,
         /// How many different indices there are.
         count: i64,
@@ -90,7 +91,7 @@ pub enum Source {
 pub struct Strided {
     /// The loop.
     pub dim: usize,
-    /// Where it begins, times `dilation`; may be negative.
+    /// The first index, times `dilation`; may be negative.
     pub start: i64,
     /// Elements from one index to the next, times `dilation`; negative runs backwards.
     pub stride: i64,

@@ -1,4 +1,4 @@
-//! The common operations, for whatever adds instructions to a computation.
+//! The common operations, for every type that adds instructions to a computation.
 
 use crate::{
     ArrayShape, BinaryOp, ComparisonDirection, ComputationId, CustomCall, Dot, DotDimensions, ElementType,
@@ -7,10 +7,10 @@ use crate::{
 
 /// Adds instructions of any kind to a computation; shapes are inferred.
 ///
-/// Whoever implements it says where instructions go and what a mistake is: an error for a
-/// [`ComputationBuilder`](crate::ComputationBuilder), a panic for a [`Cursor`](crate::Cursor).
+/// The implementer decides where instructions go and how a mistake is reported: as an error by a
+/// [`ComputationBuilder`](crate::ComputationBuilder), as a panic by a [`Cursor`](crate::Cursor).
 pub trait Insert {
-    /// What adding an instruction gives: its id, or a result.
+    /// The result of adding an instruction: its id, or a `Result`.
     type Inserted;
 
     /// The module as it is so far.
@@ -112,7 +112,7 @@ pub trait Insert {
     fn transpose(&mut self, x: InstructionId, permutation: impl IntoIterator<Item = i64>) -> Self::Inserted {
         let op = Op::Transpose { dimensions: permutation.into_iter().collect() };
         let shape = infer_shape(self.module(), &op, &[&array(self.module(), x).into()], &[]);
-        // What is no permutation, insertion refuses.
+        // Insertion rejects an order that is not a permutation.
         let row_major = shape.ok().map(|mut shape| {
             let array = shape.as_array_mut().expect("a transposed array is one");
             array.layout = Some(Layout::row_major(array.rank()));

@@ -1,4 +1,4 @@
-//! Instructions: one operation with its operands and notes.
+//! Instructions: one operation with its operands and metadata.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub struct Instruction {
     pub name: Box<str>,
     /// Result shape; resolve with [`Module::shape`](crate::Module::shape).
     pub shape: ShapeId,
-    /// What it computes.
+    /// The operation.
     pub op: Op,
     /// Operands, in order; each is in the same computation and precedes this instruction.
     pub operands: Operands,
@@ -37,7 +37,7 @@ pub struct Instruction {
     pub metadata: Option<Arc<Metadata>>,
     /// Whatever the backend wrote, usually JSON.
     pub backend_config: Option<Box<[u8]>>,
-    /// What few instructions have.
+    /// Data of few instructions.
     pub extras: Option<Box<Extras>>,
 }
 

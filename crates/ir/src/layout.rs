@@ -43,7 +43,7 @@ pub struct Layout {
     pub memory_space: i64,
     /// `E(n)`: bits an element takes when packed; 0 when not given.
     pub element_size_in_bits: i64,
-    /// What almost no layout has.
+    /// Data of very few layouts.
     pub rare: Option<Box<RareLayout>>,
 }
 

@@ -4,8 +4,9 @@
 //! [`Instruction`] is an [`Op`] (what it computes, attributes included) with operands, called computations and notes.
 //! Nothing here decides anything about memory; facts about instructions live in tables beside the module.
 //!
-//! [`ModuleBuilder`] makes modules, a [`Cursor`] adds to them, [`infer`] says what shapes results have, and [`verify`](verify()) reports everything
-//! that is wrong with a module. One step of training a linear layer, whose weights are updated in place:
+//! [`ModuleBuilder`] makes modules, a [`Cursor`] adds to them, [`infer`] computes the shapes of results, and
+//! [`verify`](verify()) reports all errors of a module. One training step of a linear layer, with weights updated in
+//! place:
 //!
 //! ```
 //! use memplan_ir::{ElementType::F32, Literal, ModuleBuilder, Shape, *};

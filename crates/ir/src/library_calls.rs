@@ -1,4 +1,4 @@
-//! Library calls that declare how what they take and return lies in memory, and copies around them where it lies otherwise.
+//! Library calls that declare the layouts of their operands and results, and copies around them for other layouts.
 //!
 //! ```text
 //!   a = f32[4,4]{1,0} negate(p)           a = f32[4,4]{1,0} negate(p)
@@ -19,8 +19,8 @@ pub fn layouts_asked_for(module: &Module, id: InstructionId) -> Option<&[Shape]>
     }
 }
 
-/// What the library calls of some computations that declare layouts return: to be asked before layouts are given to
-/// everything. Linear in the computations.
+/// The results of the library calls of some computations that declare layouts: query these before assigning layouts
+/// everywhere. Linear in the computations.
 pub fn results_of_library_calls(
     module: &Module,
     computations: &[ComputationId],
@@ -30,9 +30,9 @@ pub fn results_of_library_calls(
     calls.map(|&id| (id, module.shape(id).clone())).collect()
 }
 
-/// Copies operands of library calls into the layouts that the calls ask for, and results out of those in which the calls
-/// return them. `lie` says how a declared shape is to be read on a machine, where arrays may be tiled. Returns whether any
-/// copy was needed. Linear in the computations.
+/// Copies operands of library calls into the layouts that the calls require, and results out of the layouts that they
+/// return. `lie` interprets a declared shape on a machine, where arrays may be tiled. Returns whether any copy was
+/// needed. Linear in the computations.
 pub fn copy_around_library_calls(
     module: &mut Module,
     computations: &[ComputationId],

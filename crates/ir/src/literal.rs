@@ -15,7 +15,7 @@ pub enum Literal {
     Token,
 }
 
-/// The elements of a dense array, in row-major order of the logical dimensions, whatever the layout of the shape.
+/// The elements of a dense array, in row-major order of the logical dimensions, for any layout of the shape.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ArrayLiteral {
     /// Element type.
@@ -26,7 +26,7 @@ pub struct ArrayLiteral {
     pub data: LiteralData,
 }
 
-/// Where the elements of a literal are.
+/// The storage of a literal's elements.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LiteralData {
     /// Little-endian elements of [`ElementType::byte_width`] bytes each; sub-byte types take a whole byte

@@ -1,4 +1,4 @@
-//! Where an instruction comes from, and other notes that change nothing about what it computes.
+//! The source of an instruction, and other notes that do not affect its computation.
 
 use smallvec::SmallVec;
 
@@ -51,7 +51,7 @@ pub struct FileLocation {
 /// One frame of a stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct StackFrame {
-    /// Where it is.
+    /// Its position in the source.
     pub file_location_id: i32,
     /// The caller's frame, counted from 1; 0 is none. HLO text prints this plus one.
     pub parent_frame_id: i32,

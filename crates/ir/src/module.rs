@@ -72,7 +72,7 @@ pub struct ModuleConfig {
     pub input_output_alias: Vec<InputOutputAlias>,
     pub buffer_donors: Vec<BufferDonor>,
     pub alias_passthrough_params: bool,
-    /// Shapes with layouts that the caller passes and gets; `None`: those of the parameters and the root.
+    /// The caller's layouts of parameters and result; `None`: those of the parameters and the root.
     pub entry_computation_layout: Option<ProgramShape>,
     pub frontend_attributes: FrontendAttributes,
     pub allow_spmd_sharding_propagation_to_parameters: Vec<bool>,

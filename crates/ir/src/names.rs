@@ -1,4 +1,4 @@
-//! Names that nothing else has.
+//! Unique names.
 
 use rustc_hash::FxHashSet;
 
@@ -45,7 +45,7 @@ impl Names {
         Names { taken: FxHashSet::default(), next: numbers.max().map_or(0, |largest| largest + 1) }
     }
 
-    /// Takes `stem.n`, with a number beyond those that were given before.
+    /// Returns `stem.n`, with a number above all earlier ones.
     pub fn fresh(&mut self, stem: &str) -> Box<str> {
         loop {
             let name = format!("{stem}.{}", self.next).into_boxed_str();

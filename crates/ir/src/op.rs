@@ -73,8 +73,8 @@ pub enum BinaryOp {
     Xor,
 }
 
-/// What an instruction computes. Operands and called computations are fields of the
-/// [`Instruction`](crate::Instruction); their roles are noted here.
+/// The operation of an instruction. Operands and called computations are fields of the
+/// [`Instruction`](crate::Instruction); their roles are documented here.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "each variant is the HLO operation of the same name, fields have XLA's names")]
 pub enum Op {

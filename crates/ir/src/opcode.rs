@@ -2,7 +2,7 @@
 
 use strum::{Display, EnumIter, EnumString, IntoStaticStr, VariantArray};
 
-/// The name of an operation. What an instruction does, attributes included, is its [`Op`](crate::Op).
+/// The name of an operation. The whole operation, attributes included, is an [`Op`](crate::Op).
 #[derive(
     Clone,
     Copy,

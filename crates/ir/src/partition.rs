@@ -1,5 +1,5 @@
-//! What a sharding makes of a shape: how many pieces each dimension is cut into, what one device holds, and shardings by
-//! mesh axes as arrays of devices.
+//! Shards of a shape: the number of pieces of each dimension, the shape on one device, and shardings by mesh axes as
+//! arrays of devices.
 
 use smallvec::SmallVec;
 
@@ -18,8 +18,8 @@ impl ShardingSpec {
         (0..rank).map(|dimension| count(dimension).max(1)).collect()
     }
 
-    /// The shape of the piece that one device holds: each extent divided by its shards and rounded up. The layout is
-    /// kept; what it pads, it pads in the piece.
+    /// The shape of the shard on one device: each extent divided by its shards and rounded up. The layout stays, and
+    /// pads the shard.
     pub fn local_shape(&self, shape: &ArrayShape) -> ArrayShape {
         let mut local = shape.clone();
         for (extent, shards) in local.dimensions.iter_mut().zip(self.shards(shape.rank())) {
@@ -107,7 +107,7 @@ impl NamedSharding {
         Some(ShardingKind::Tiled(tiles))
     }
 
-    /// How many devices an axis, or a part of one, stands for.
+    /// The number of devices along an axis, or a part of one.
     fn extent(&self, axis: &AxisRef) -> i64 {
         match axis.sub_axis {
             Some((_, size)) => size.max(1),
@@ -115,7 +115,7 @@ impl NamedSharding {
         }
     }
 
-    /// Where a part of an axis begins and ends, as products of the extents up to there.
+    /// The beginning and end of a part of an axis, as products of the extents up to there.
     fn span(&self, axis: &AxisRef) -> Option<(i64, i64)> {
         match axis.sub_axis {
             None => Some((1, self.extent(axis))),
@@ -166,7 +166,7 @@ fn parts_of(parts: &[Part], axis: u32, (start, end): (i64, i64)) -> Option<Vec<u
     is_whole.then_some(found)
 }
 
-/// How many devices some parts stand for together.
+/// The number of devices of some parts together.
 fn devices(parts: &[Part], some: &[usize]) -> i64 {
     some.iter().map(|&part| parts[part].extent).fold(1, i64::saturating_mul)
 }

@@ -47,7 +47,7 @@ struct ShapePart {
     index: ShapeIndex,
     /// Parts of the subtree, itself included.
     size: u32,
-    /// Where its elements begin in `ShapeTree::children`.
+    /// The index of its first element in `ShapeTree::children`.
     first_child: u32,
     n_children: u32,
 }

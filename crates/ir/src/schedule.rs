@@ -1,4 +1,4 @@
-//! Schedules: the order of execution, apart from the module, the way data flow is apart from layout.
+//! Schedules: the order of execution, separate from the module.
 
 use cranelift_entity::SecondaryMap;
 
@@ -12,7 +12,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The order in which the module lists its instructions. Where [`Module::is_scheduled`], this is its schedule.
+    /// The order in which the module lists its instructions: its schedule, if [`Module::is_scheduled`].
     pub fn in_textual_order(module: &Module) -> Schedule {
         let mut schedule = Schedule::default();
         for (id, computation) in module.computations.iter() {

@@ -1,4 +1,4 @@
-//! Shapes: what a value is made of.
+//! Shapes: the types of values.
 
 use std::sync::Arc;
 
@@ -102,7 +102,7 @@ impl ArrayShape {
         self.layout.as_ref().is_none_or(Layout::is_row_major)
     }
 
-    /// Same element type and extents, whatever the layout.
+    /// Same element type and extents, with any layout.
     pub fn same_ignoring_layout(&self, other: &ArrayShape) -> bool {
         self.element_type == other.element_type
             && self.dimensions == other.dimensions
@@ -221,7 +221,7 @@ impl Shape {
         leaves
     }
 
-    /// Same structure, element types and extents, whatever the layouts.
+    /// Same structure, element types and extents, with any layouts.
     pub fn same_ignoring_layout(&self, other: &Shape) -> bool {
         match (self, other) {
             (Shape::Array(a), Shape::Array(b)) | (Shape::Buffer(a), Shape::Buffer(b)) => {
@@ -267,12 +267,12 @@ impl ShapeIndex {
         ShapeIndex(self.0.iter().chain(&rest.0).copied().collect())
     }
 
-    /// This index and those of everything that it is a part of, the whole value first.
+    /// This index and all of its prefixes, the whole value first.
     pub fn prefixes(&self) -> impl Iterator<Item = ShapeIndex> {
         (0..=self.0.len()).map(|n| ShapeIndex(self.0[..n].into()))
     }
 
-    /// What is left of this index below `prefix`; `None` when it is not below.
+    /// The rest of this index below `prefix`; `None` if it is not below.
     pub fn strip_prefix(&self, prefix: &ShapeIndex) -> Option<ShapeIndex> {
         Some(ShapeIndex(self.0.strip_prefix(prefix.0.as_slice())?.into()))
     }

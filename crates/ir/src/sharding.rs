@@ -16,15 +16,15 @@ pub enum Sharding {
 /// The sharding of one array.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ShardingSpec {
-    /// What it says.
+    /// The kind of sharding.
     pub kind: ShardingKind,
     /// `shard_as` or `shard_like` with a group number.
     pub group: Option<ShardGroup>,
-    /// Where it comes from.
+    /// Its source.
     pub metadata: Vec<Metadata>,
 }
 
-/// What a sharding says.
+/// The kinds of sharding.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "XLA's names")]
 pub enum ShardingKind {
@@ -47,9 +47,9 @@ pub struct TileAssignment {
     pub dimensions: SmallVec<[i64; 6]>,
     /// Which device is where.
     pub devices: DeviceList,
-    /// What the last dimension means when it is replication (`last_tile_dim_replicate`).
+    /// Whether the last dimension is replication (`last_tile_dim_replicate`).
     pub replicate_on_last_tile_dim: bool,
-    /// What the trailing dimensions mean (`last_tile_dims={...}`).
+    /// The kinds of the trailing dimensions (`last_tile_dims={...}`).
     pub last_tile_dims: SmallVec<[SubgroupKind; 2]>,
 }
 

@@ -1,25 +1,25 @@
-//! What each operation is, in one table.
+//! The properties of each operation, in one table.
 //!
-//! Everything that sorts operations into kinds asks this table, so that a new operation is described in one place and
-//! two parts of the compiler cannot disagree about it. It is a `match` without a wildcard: an operation
-//! that nobody described does not compile. What attributes decide is asked of the [`Op`].
+//! All code that classifies operations uses this table, so that a new operation is described in one place and two parts
+//! of the compiler cannot disagree about it. It is a `match` without a wildcard, so an undescribed operation does not
+//! compile. The [`Op`] answers questions that depend on attributes.
 //!
-//! Two lists of their own remain on purpose: the checker's, which shares nothing with what it checks, and those of
-//! `memplan-xla`, which repeat what another compiler does.
+//! Two other lists remain on purpose: the checker's, which shares nothing with the planner, and those of `memplan-xla`,
+//! which follow another compiler.
 
 use strum::VariantArray;
 
 use crate::{Arity, Op, Opcode};
 
-/// What is true of all instructions of one opcode, whatever their attributes.
+/// The properties of all instructions of one opcode, for any attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Traits {
     /// Which elements of its operands an element of the result depends on.
     pub access: Access,
-    /// What it does with memory.
+    /// Its effect on memory.
     pub role: Role,
-    /// What it does besides.
+    /// Its other effects.
     pub effect: Effect,
     /// How much work an element is, for elementwise operations.
     pub arithmetic: Arithmetic,
@@ -27,7 +27,7 @@ pub struct Traits {
     pub operands: Arity,
     /// How many computations it calls.
     pub called: Arity,
-    /// What becomes of the computations it calls.
+    /// How it uses called computations.
     pub callees: Callees,
     /// The parts of an asynchronous operation that may come after this one; none after the last.
     pub next: &'static [Opcode],
@@ -53,7 +53,7 @@ pub enum Access {
     Whole,
 }
 
-/// What an operation does with memory.
+/// The effect of an operation on memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Names bytes that are there before: a parameter or a constant.
@@ -74,11 +74,11 @@ pub enum Role {
     Starts,
     /// Is between the beginning and the end.
     Continues,
-    /// Waits until what was begun has ended.
+    /// Waits for the end of the started operation.
     Ends,
 }
 
-/// What an operation does besides computing a value.
+/// The effects of an operation besides computing a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Nothing.
@@ -104,7 +104,7 @@ pub enum Arithmetic {
     Transcendental,
 }
 
-/// What becomes of the computations an operation calls.
+/// How an operation uses the computations that it calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Callees {
     /// It calls none.
@@ -195,7 +195,7 @@ static TRAITS: [Traits; Opcode::VARIANTS.len()] = {
 };
 
 impl Opcode {
-    /// What is true of all instructions of this opcode.
+    /// The properties of all instructions of this opcode.
     pub fn traits(self) -> &'static Traits {
         &TRAITS[self as usize]
     }
@@ -320,7 +320,7 @@ impl Opcode {
 }
 
 impl Op {
-    /// What is true of all instructions of this opcode.
+    /// The properties of all instructions of this opcode.
     pub fn traits(&self) -> &'static Traits {
         self.opcode().traits()
     }
@@ -339,8 +339,8 @@ impl Op {
         self.traits().role == Role::Computes && !self.only_names_memory()
     }
 
-    /// Whether something happens when the operation runs: a kernel, a scalar that is made, a transfer or collective that
-    /// starts. All others name bytes, order operations, hand control on, or belong to what was started before.
+    /// Whether the operation does work when it runs: a kernel, a new scalar, a transfer or collective that starts. All
+    /// others name bytes, order operations, pass control on, or belong to an operation that started before.
     pub fn does_work(&self) -> bool {
         match self.traits().role {
             Role::Computes => self.is_kernel(),
@@ -356,8 +356,8 @@ impl Op {
         }
     }
 
-    /// Whether an operation reads the arrays among its operands itself. All others hand them on, to a result or to the
-    /// computations that they call, or need no more of them than that they exist.
+    /// Whether an operation reads its array operands itself. All others pass them on, to a result or to the
+    /// computations that they call, or only need them to exist.
     pub fn reads_operands(&self) -> bool {
         match self.traits().role {
             Role::Provides | Role::Computes | Role::Starts | Role::Continues | Role::Ends => true,
@@ -365,7 +365,7 @@ impl Op {
         }
     }
 
-    /// Whether the result consists of bytes that are there before: those of a parameter, a constant, or the operands.
+    /// Whether the result consists of bytes that exist before: those of a parameter, a constant, or the operands.
     pub fn is_free(&self) -> bool {
         self.traits().role == Role::Provides || self.only_passes_on()
     }
@@ -375,7 +375,7 @@ impl Op {
         matches!(self.traits().role, Role::PassesOn | Role::Regroups)
     }
 
-    /// Whether an instruction hands control to the computations it calls, as opposed to applying them to elements.
+    /// Whether an instruction transfers control to the computations it calls, as opposed to applying them to elements.
     pub fn runs_callees(&self) -> bool {
         self.traits().callees == Callees::Run
     }
@@ -390,7 +390,7 @@ impl Op {
         matches!(self.traits().role, Role::Continues | Role::Ends)
     }
 
-    /// Whether what the operation returns is still being made: only what continues or ends it may read it.
+    /// Whether the result is still being made: only the operation that continues or ends it may read it.
     pub fn is_in_flight(&self) -> bool {
         matches!(self.traits().role, Role::Starts | Role::Continues)
     }

@@ -1,4 +1,4 @@
-//! Who uses what: the reverse of operands, for one moment of a module.
+//! Users of each instruction: the reverse of operands, at one moment of a module.
 
 use cranelift_entity::EntityRef;
 

@@ -1,5 +1,5 @@
-//! Where an array lives that a loop or a conditional replaces by a new one, and whether the new one may be written there
-//! without anybody making a copy.
+//! The backing memory of an array that a loop or a conditional replaces by a new one, and whether the new array may be
+//! written there without a copy.
 
 use memplan_ir::{InstructionId, Module, Op, Role, ShapeIndex, Users};
 use memplan_rewriter::loops::Loop;
@@ -15,11 +15,11 @@ pub(crate) enum Backing {
     Parameter(u32, ShapeIndex),
     /// An element of the state of the loop around, whose body ends with this tuple.
     State(InstructionId, u32),
-    /// What some instruction makes.
+    /// The result of some instruction.
     Temporary,
 }
 
-/// The loops of a module, to be found by what stands at either end of their bodies.
+/// The loops of a module, indexed by both ends of their bodies.
 pub(crate) struct Backings<'a> {
     module: &'a Module,
     users: &'a Users,
@@ -34,9 +34,9 @@ impl<'a> Backings<'a> {
         Backings { module, users, by_id, by_state }
     }
 
-    /// Where a value lives that is given to a loop or a conditional, which are the holders, with tuples on the way.
-    /// The last holder is the loop or the conditional, or what it is given. `None` when the value is needed otherwise, other
-    /// than by what the last holder is computed from, or is not the program's to write.
+    /// The backing of a value passed to a loop or a conditional, through its holders: tuples on the way, and last the
+    /// loop or the conditional, or its operand. `None` if the value is needed by anything that the last holder is not
+    /// computed from, or if the program may not write it.
     pub(crate) fn of(&self, value: InstructionId, holders: &[InstructionId]) -> Option<Backing> {
         let (mut holder, mut id) = (None, value);
         loop {
@@ -65,10 +65,10 @@ impl<'a> Backings<'a> {
         }
     }
 
-    /// Whether a user only reads a value, and another instruction is computed from what it makes of it.
+    /// Whether a user only reads a value, and another instruction depends on its result.
     fn is_read_before(&self, value: InstructionId, user: InstructionId, last: InstructionId) -> bool {
         let is_read = match &self.module.instructions[user].op {
-            // A loop that does not hand it out again.
+            // A loop that does not return it.
             Op::Tuple => self.users.of(user).iter().all(|of| match self.by_id.get(of) {
                 Some(of) => {
                     (0u32..).zip(&self.module.instructions[user].operands).all(|(element, &operand)| {
@@ -100,7 +100,7 @@ impl<'a> Backings<'a> {
         false
     }
 
-    /// Where an element of a tuple lives that is taken out here and nowhere else.
+    /// The backing of an element of a tuple that is read only here.
     fn element(&self, tuple: InstructionId, index: u32, here: InstructionId) -> Option<Element> {
         let is_taken_here_only =
             self.users.of(tuple).iter().all(|&user| match self.module.instructions[user].op {
@@ -194,7 +194,7 @@ impl<'a> Backings<'a> {
     }
 }
 
-/// What an element of a tuple is.
+/// The element of a tuple.
 enum Element {
     Is(Backing),
     /// The operand of this tuple.

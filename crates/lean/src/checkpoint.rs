@@ -1,5 +1,5 @@
-//! A program as it would be under `jax.checkpoint`: of what the forward half computes, the backward half reads only what
-//! is saved, and computes the rest again.
+//! A program under `jax.checkpoint`: the backward half reads only the saved values of the forward half, and recomputes
+//! the others.
 //!
 //! ```text
 //!   a = dot(x, w)                     a = dot(x, w)
@@ -10,23 +10,23 @@
 //!                                     g = multiply(c, b')
 //! ```
 //!
-//! As in JAX, one barrier takes everything that a checkpointed function reads and saves, and what its backward half gets
-//! from behind, so that compilers neither find again what was computed before nor begin early. Where each layer is such
-//! a function, results of layers are the borders between them.
-//! Only what the entry computation itself computes is looked at; what loops and branches make is saved.
+//! As in JAX, a barrier takes everything that a checkpointed function reads and saves, and the backward half reads the
+//! barrier's results. So compilers neither merge the recomputed operations with the originals nor run them early. If
+//! each layer is such a function, results of layers are the borders between them.
+//! Only instructions of the entry computation are recomputed; results of loops and branches are saved.
 
 use memplan_analysis::Phase;
 use memplan_ir::{Cursor, Insert, Instruction, InstructionId, Module, Names, Op, Operands, Role};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// What a checkpoint saves.
+/// The values that a checkpoint saves.
 pub struct Checkpoint<'a> {
     /// The half of the program that an instruction belongs to.
     pub phase: &'a dyn Fn(InstructionId) -> Phase,
     /// Whether a result is saved.
     pub is_saved: &'a dyn Fn(InstructionId) -> bool,
-    /// Whether a result is that of one checkpointed function, and begins the next; it is saved, too. Where nothing is, all is
-    /// one function.
+    /// Whether a result ends one checkpointed function and begins the next; it is also saved. If there is none, the
+    /// whole is one function.
     pub is_border: &'a dyn Fn(InstructionId) -> bool,
 }
 
@@ -43,7 +43,7 @@ pub fn checkpoint(module: &Module, checkpoint: &Checkpoint<'_>) -> Option<Module
     let mut module = module.clone();
     let mut names = Names::new(&module);
     let entry = module.entry;
-    // What the backward half reads instead, function by function.
+    // The replacements that the backward half reads, function by function.
     let mut instead: FxHashMap<(u32, InstructionId), InstructionId> = FxHashMap::default();
     let mut has_barrier: FxHashSet<u32> = FxHashSet::default();
     let order = module.computations[entry].instructions.clone();
@@ -72,7 +72,7 @@ pub fn checkpoint(module: &Module, checkpoint: &Checkpoint<'_>) -> Option<Module
     Some(module)
 }
 
-/// How many borders there are before what is computed again.
+/// The number of borders before each recomputed instruction.
 fn levels(
     module: &Module,
     again: &FxHashSet<InstructionId>,
@@ -88,7 +88,7 @@ fn levels(
     all
 }
 
-/// What the backward half reads and does not find saved, and everything that this is made from.
+/// The values that the backward half reads and that are not saved, and their operands.
 fn again(
     module: &Module,
     phase: &dyn Fn(InstructionId) -> Phase,
@@ -137,7 +137,7 @@ fn saved(
     saved
 }
 
-/// Adds a barrier of what a function finds, and of something that its backward half gets from behind.
+/// Adds a barrier of a function's inputs, together with a value of its backward half.
 fn add_barrier(
     module: &mut Module,
     (beside, level): (InstructionId, u32),
@@ -157,14 +157,14 @@ fn add_barrier(
     }
 }
 
-/// What is computed again, in which function, and where it stands in the program.
+/// The recomputed instructions, their functions, and their positions in the program.
 struct Again<'a> {
     again: &'a FxHashSet<InstructionId>,
     levels: &'a FxHashMap<InstructionId, u32>,
     place: &'a FxHashMap<InstructionId, usize>,
 }
 
-/// Adds a copy of what makes a value, from what its function finds.
+/// Adds copies of the instructions that compute a value from its function's inputs.
 fn compute_again(
     module: &mut Module,
     value: InstructionId,

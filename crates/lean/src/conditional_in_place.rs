@@ -1,4 +1,4 @@
-//! `conditional-in-place`: a conditional that changes its operands or hands them back is a loop of at most one step.
+//! `conditional-in-place`: turns a conditional that changes or returns its operands into a loop of at most one step.
 //!
 //! ```text
 //! false { p = f32[9] parameter(0), ROOT r = p }       body { s = (s32[], f32[9]) parameter(0), ... }
@@ -6,12 +6,12 @@
 //! r = f32[9] conditional(c, p, p)                =>   w = (s32[], f32[9]) while((i, p)), while i < 1
 //! ```
 //!
-//! XLA's compiler for GPUs copies what a branch hands back into the memory of the result, and the result into the memory
-//! that it is meant for; loops change their state where it is. The step of an optimizer that is left out when gradients
-//! are not finite, and any other change on a condition, thus needs no memory of its own.
+//! XLA's GPU compiler copies a branch's result into the memory of the conditional's result, and that result into its
+//! destination; loops change their state in place. So an optimizer step that is skipped when gradients are not finite,
+//! and any other conditional change, needs no extra memory.
 //!
-//! Every array that comes back must be given up by those who hand it in, see [`Backings`], and belong where it was: what is
-//! needed afterwards would be copied by the loop as well. Scalars are welcome.
+//! The program must not need a returned array's operand any more (see [`Backings`]), and the result must belong into
+//! the operand's memory: the loop would copy an array that is needed later. Scalars may be needed later.
 //!
 //! Left alone: conditionals of more than two branches, and those with side effects or control dependencies. Requires
 //! inlined calls. *Changed* means that a conditional was replaced.
@@ -29,11 +29,11 @@ use crate::backing::Backings;
 /// The pass.
 pub const CONDITIONAL_IN_PLACE: PassFn = PassFn {
     name: "conditional-in-place",
-    description: "let conditionals that change their operands or hand them back change them in place",
+    description: "let conditionals that change or return their operands change them in place",
     run,
 };
 
-/// A conditional one branch of which only hands back what it is given.
+/// A conditional one branch of which only returns its operand.
 struct Plan {
     /// Which branch does something: 0 or 1.
     acts: usize,
@@ -73,7 +73,7 @@ fn plan(module: &Module, users: &Users, backings: &Backings<'_>, id: Instruction
         Some(Plan { acts: 1 - idle, handed_back: handed_back(module, conditional.called[idle])? })
     })?;
     let idle = [first, second][1 - plan.acts];
-    // What the acting branch gets becomes elements of the state, one by one.
+    // The operand of the acting branch becomes elements of the state, one by one.
     let is_flat = |operand: InstructionId| {
         let instruction = &module.instructions[operand];
         let is_array = |&id: &InstructionId| module.shape(id).as_array().is_some();
@@ -133,7 +133,7 @@ fn handed_back(module: &Module, branch: ComputationId) -> Option<Vec<Option<u32>
     };
     match module.instructions[computation.root].op {
         Op::Tuple => module.instructions[computation.root].operands.iter().map(|&id| element(id)).collect(),
-        // A tuple that is handed back whole.
+        // A tuple that is returned as a whole.
         _ if computation.root == operand && module.shape(operand).is_tuple() => {
             let n = module.shape(operand).as_tuple()?.len() as u32;
             Some((0..n).map(Some).collect())
@@ -142,7 +142,7 @@ fn handed_back(module: &Module, branch: ComputationId) -> Option<Vec<Option<u32>
     }
 }
 
-/// The loop that stands for a conditional.
+/// The loop that replaces a conditional.
 fn loop_of(r: &mut Rewriter<'_>, id: InstructionId, plan: &Plan) -> InstructionId {
     let operand_of = |branch: usize| r.operand(id, 1 + branch);
     let elements = |operand: InstructionId| match r.op(operand) {
@@ -182,7 +182,7 @@ fn loop_of(r: &mut Rewriter<'_>, id: InstructionId, plan: &Plan) -> InstructionI
     }
 }
 
-/// Where the counter starts: at 0 when the branch is to act, at 1 when not.
+/// The counter's initial value: 0 if the branch must run, 1 if not.
 fn start_of(r: &mut Rewriter<'_>, id: InstructionId, acts: usize) -> InstructionId {
     let selector = r.operand(id, 0);
     let [zero, one] = [0, 1].map(|value| r.splat_array(Scalar::integer(ElementType::S32, value), &[]));

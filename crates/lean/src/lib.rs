@@ -1,4 +1,4 @@
-//! What makes a program need less memory: fusion, recomputation, blocks of rows, state of loops in place.
+//! Passes that make a program need less memory: fusion, recomputation, blocks of rows, loop state in place.
 
 mod backing;
 mod checkpoint;

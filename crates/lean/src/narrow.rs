@@ -1,5 +1,5 @@
-//! Programs with narrower numbers: of arguments and the results that live in them, and of what the forward half keeps for the backward
-//! half.
+//! Programs with narrower numbers: for arguments and the results that alias them, or for values that the forward half
+//! keeps for the backward half.
 //!
 //! ```text
 //!   x = f32[64,64] dot(a, w)           x = f32[64,64] dot(a, w)
@@ -11,8 +11,8 @@
 //!                                      g = multiply(d, v)
 //! ```
 //!
-//! The barrier is there since compilers that may compute more exactly than asked, as XLA, leave out what narrows and widens
-//! again.
+//! The barrier prevents compilers that may compute more exactly than the program, like XLA, from removing the two
+//! conversions.
 
 use memplan_analysis::{Phase, Phases};
 use memplan_ir::{
@@ -24,7 +24,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// Arrays of fewer elements are not worth narrowing.
 const SMALL: u64 = 1 << 10;
 
-/// Lets the caller hand over parameters, given by number, in another type, and get those results back that live in them.
+/// Changes the type of parameters, given by number, and of the results that alias them.
 ///
 /// # Panics
 /// One of them is no array.
@@ -62,8 +62,9 @@ pub fn narrow_arguments(module: &mut Module, numbers: &[usize], element_type: El
     set_interface(module);
 }
 
-/// What is kept in 32 bits for the backward half: what that reads of the forward half, or what kernels make that from anew,
-/// element by element. Only what the entry computation itself computes: what loops keep is state of theirs. Close to linear.
+/// The 32-bit values kept for the backward half: those that it reads of the forward half, or that kernels recompute
+/// such values from, element by element. Only values of the entry computation: values that loops keep are in their
+/// state. Close to linear.
 pub fn kept_for_backward(module: &Module, phases: &Phases) -> Vec<InstructionId> {
     let entry = module.entry_computation();
     let readers = entry.instructions.iter().filter(|&&id| phases.of(id) == Phase::Backward);
@@ -113,8 +114,8 @@ fn is_kept(module: &Module, id: InstructionId) -> bool {
     is_wide && op.traits().role == Role::Computes && !matches!(op, Op::Broadcast { .. } | Op::Iota { .. })
 }
 
-/// Keeps values of the entry computation in another type: all that reads one reads what was kept. Results of the program
-/// stay as they are.
+/// Keeps values of the entry computation in another type: all their readers read the kept value. Results of the program
+/// stay unchanged.
 ///
 /// # Panics
 /// One of the values is no array.

@@ -1,7 +1,7 @@
-//! How instructions treat rows: which part of each operand a block of rows of the result takes.
+//! How instructions treat rows: which part of each operand a block of result rows needs.
 //!
-//! Rows are parts of an array along one dimension, as many in every array of a region. A dimension that reshapes have
-//! merged with the ones behind it has several elements for each row:
+//! Rows are parts of an array along one dimension, equally many in every array of a region. If reshapes merge that
+//! dimension with later ones, a row has several elements:
 //!
 //! ```text
 //!   x = f32[8,1024,768]        8 rows: dimension 0, 1 element each
@@ -11,22 +11,22 @@
 //!   s = f32[768,768]           dot(z, y): a sum over rows
 //! ```
 //!
-//! Where a row reads, its operation's [`IndexMap`]s say. What has none is left alone, and so is what mixes rows: convolutions
-//! along what is convolved, sorts along what is sorted, reverses along what is reversed. Kernels
-//! ask (`fusion`: may a kernel hold a few rows at a time?), and so do loops over blocks of rows (`row_blocks`).
+//! The [`IndexMap`]s of an operation tell which elements a row reads. Operations without maps are left alone, and so
+//! are operations that mix rows: convolutions, sorts and reverses along the rows. `fusion` (may a kernel keep a few
+//! rows at a time?) and `row_blocks` use this.
 
 use memplan_ir::indexing::{IndexMap, Source, operands_read};
 use memplan_ir::{ArrayShape, BinaryOp, ComputationId, ElementType, InstructionId, Module, Op, Shape};
 use smallvec::SmallVec;
 
-/// Where the rows of an array are: `n` rows in a dimension of `n * unit` elements.
+/// The position of an array's rows: `n` rows in a dimension of `n * unit` elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Rows {
     pub(crate) dimension: usize,
     pub(crate) unit: i64,
 }
 
-/// What becomes of rows.
+/// The result of an operation on rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The result has rows, too. Those of a tuple are along the same dimension of each element.
@@ -35,7 +35,7 @@ pub(crate) enum Outcome {
     Sum(BinaryOp),
 }
 
-/// What an instruction makes of which parts of its operands.
+/// An instruction's result from parts of its operands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Treatment {
     pub(crate) outcome: Outcome,
@@ -53,14 +53,14 @@ impl Treatment {
     }
 }
 
-/// What `n` rows of a result take; `None` where they cannot be computed one by one.
+/// The operand parts for `n` rows of a result; `None` if rows cannot be computed separately.
 pub(crate) fn by_result(module: &Module, id: InstructionId, n: i64, rows: Rows) -> Option<Treatment> {
     let operands = parts_of_operands(module, id, n, rows)?;
     let treatment = Treatment { outcome: Outcome::Rows(rows), operands };
     fits(module, id, n, &treatment).then_some(treatment)
 }
 
-/// What becomes of `n` rows of operand `number`.
+/// The result of `n` rows of operand `number`.
 pub(crate) fn by_operand(
     module: &Module,
     id: InstructionId,
@@ -110,8 +110,8 @@ pub(crate) fn block_of(shape: &Shape, rows: Rows) -> Shape {
     }
 }
 
-/// What a sum over a block begins with, as a whole number, where the sum over all blocks has its own beginning. `None` where
-/// it may begin with that as well, since it does not matter how often a value is taken.
+/// The neutral integer for a sum over a block, if the sum over all blocks has its own initial value. `None` if the
+/// initial value may be used for each block, since repetition does not matter.
 pub(crate) fn neutral(op: BinaryOp) -> Option<i64> {
     match op {
         BinaryOp::Add => Some(0),
@@ -213,7 +213,7 @@ fn parts_of_operands(
     is_made_of_rows.then_some(parts)
 }
 
-/// Where the rows of an operand are in the result. Only a first answer: what they take settles it.
+/// The position of an operand's rows in the result. A first answer only: the rows that it needs confirm it.
 fn rows_of_result(module: &Module, id: InstructionId, n: i64, number: usize, rows: Rows) -> Option<Rows> {
     let instruction = &module.instructions[id];
     match &instruction.op {
@@ -276,7 +276,7 @@ fn plain_combiner(module: &Module, reducer: ComputationId) -> Option<BinaryOp> {
     }
 }
 
-/// Where `n` rows of an array are after a reshape: their dimension begins where it did, and a row stays whole.
+/// The position of `n` rows of an array after a reshape: their dimension begins at the same place, and rows stay whole.
 fn through_reshape(from: &ArrayShape, to: &ArrayShape, n: i64, rows: Rows) -> Option<Rows> {
     let product = |dimensions: &[i64]| dimensions.iter().try_fold(1i64, |a, &b| a.checked_mul(b));
     let before = product(&from.dimensions[..rows.dimension])?;

@@ -1,8 +1,8 @@
-//! From the index of an element to where it lies.
+//! Computes the address of an element from its index.
 //!
-//! In every layout but those with combined tile dimensions, the position of an element is a sum of one function per
-//! dimension: with plain strides `index * stride`, with tiles a sum of digits of the index, each times a stride. Kernels
-//! use only that, so strided, tiled and packed arrays are all the same to them.
+//! In every layout except those with combined tile dimensions, the position of an element is a sum of one function per
+//! dimension: with plain strides `index * stride`, with tiles a sum of digits of the index, each times a stride.
+//! Kernels use only that, so they treat strided, tiled and packed arrays alike.
 
 use memplan_ir::{ArrayShape, Tile};
 use smallvec::SmallVec;
@@ -10,31 +10,31 @@ use smallvec::SmallVec;
 /// A digit of an index: `index / divisor % modulus`, worth `stride`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Digit {
-    /// What the index is divided by.
+    /// The divisor of the index.
     pub divisor: i64,
     /// How many values the digit takes; 0 keeps everything above.
     pub modulus: i64,
-    /// What one of the digit is worth, in bytes, or in elements of a packed array.
+    /// The stride of the digit, in bytes, or in elements of a packed array.
     pub stride: i64,
 }
 
-/// How an array lies in memory.
+/// The positions of an array's elements in memory.
 ///
-/// Elements of 64 bits lie together here; a TPU stores them as two planes of words, which takes the same bytes.
+/// Elements of 64 bits are contiguous here; a TPU stores them as two planes of words, which takes the same bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addressing {
     /// For each dimension its digits. Strides are bytes, or elements of a packed array.
     pub dimensions: SmallVec<[SmallVec<[Digit; 1]>; 6]>,
     /// Bits an element takes, when several share a byte.
     pub packed_bits: Option<u32>,
-    /// Whether elements lie in row-major order without gaps, a byte or more each.
+    /// Whether elements are in row-major order without gaps, a byte or more each.
     pub is_row_major: bool,
     /// Bytes of the whole array, padding included.
     pub size: usize,
 }
 
-/// Whether each element of two arrays of as many elements, counted in row-major order, lies at the same place of both:
-/// then a reshape of one into the other moves nothing.
+/// Whether each element of two equally large arrays, counted in row-major order, is at the same position in both: then
+/// a reshape of one into the other moves nothing.
 ///
 /// `false` also for layouts that have no [`Addressing`], and for a few that are equal only because an extent that no
 /// tile divides meets another such. Close to linear in the ranks.
@@ -92,18 +92,18 @@ impl Addressing {
         Some(Addressing { dimensions, packed_bits, is_row_major, size: usize::try_from(size).ok()? })
     }
 
-    /// Where the element at an index lies.
+    /// The position of the element at an index.
     pub fn offset(&self, index: impl IntoIterator<Item = i64>) -> i64 {
         self.dimensions.iter().zip(index).map(|(digits, i)| along(digits, i)).sum()
     }
 
-    /// What an index along one dimension contributes to the offset.
+    /// The contribution of an index along one dimension to the offset.
     pub fn along(&self, dimension: usize, index: i64) -> i64 {
         along(&self.dimensions[dimension], index)
     }
 }
 
-/// A digit of an element's row-major number, `number / unit % extent / divisor % modulus`, worth `stride`. Where the
+/// A digit of an element's row-major number, `number / unit % extent / divisor % modulus`, times `stride`. If the
 /// divisor is one and the modulus the extent, it is a plain digit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct NumberDigit {
@@ -250,7 +250,7 @@ mod tests {
         check(&[3, 5], layout.clone(), &[2, 1], 4 * (16 + 1), 4 * 32);
         check(&[3, 5], layout.clone(), &[1, 4], 4 * (8 + 4), 4 * 32);
         layout.tiles.push(Tile { dimensions: SmallVec::from_slice(&[2, 1]) });
-        // Within a tile, two rows of one column lie side by side.
+        // Within a tile, two rows of one column are adjacent.
         check(&[3, 5], layout, &[1, 2], 4 * (4 + 1), 4 * 32);
     }
 }

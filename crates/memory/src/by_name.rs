@@ -1,4 +1,4 @@
-//! Tables of target files whose keys are names of HLO, so that a wrong name or value is reported with its line.
+//! Tables and lists in files of targets and compilers whose keys are names of HLO, so that a wrong name or value is reported with its line.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -10,7 +10,7 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
 
 /// A key of such a table.
-pub(crate) trait Name: FromStr + Display + Ord {
+pub trait Name: FromStr + Display + Ord {
     /// What it names, with its article.
     const WHAT: &'static str;
 }
@@ -24,7 +24,10 @@ impl Name for Opcode {
 }
 
 /// Writes a table.
-pub(crate) fn serialize<S: Serializer, K: Name, V: Serialize>(
+///
+/// # Errors
+/// Those of the serializer.
+pub fn serialize<S: Serializer, K: Name, V: Serialize>(
     table: &BTreeMap<K, V>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
@@ -32,7 +35,10 @@ pub(crate) fn serialize<S: Serializer, K: Name, V: Serialize>(
 }
 
 /// Reads a table.
-pub(crate) fn deserialize<'de, D: Deserializer<'de>, K: Name, V: Deserialize<'de>>(
+///
+/// # Errors
+/// A key is no name, or a value is wrong.
+pub fn deserialize<'de, D: Deserializer<'de>, K: Name, V: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<K, V>, D::Error> {
     deserializer.deserialize_map(Table(PhantomData))
@@ -57,21 +63,25 @@ impl<'de, K: Name, V: Deserialize<'de>> Visitor<'de> for Table<K, V> {
 }
 
 /// Lists of names.
-pub(crate) mod list {
+pub mod list {
     use serde::de::{Deserialize, Deserializer};
     use serde::ser::Serializer;
 
     use super::{Key, Name};
 
     /// Writes a list.
-    pub(crate) fn serialize<S: Serializer, K: Name>(list: &[K], serializer: S) -> Result<S::Ok, S::Error> {
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<S: Serializer, K: Name>(list: &[K], serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(list.iter().map(ToString::to_string))
     }
 
     /// Reads a list.
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>, K: Name>(
-        deserializer: D,
-    ) -> Result<Vec<K>, D::Error> {
+    ///
+    /// # Errors
+    /// An entry is no name.
+    pub fn deserialize<'de, D: Deserializer<'de>, K: Name>(deserializer: D) -> Result<Vec<K>, D::Error> {
         let list = Vec::<Key<K>>::deserialize(deserializer)?;
         Ok(list.into_iter().map(|Key(name)| name).collect())
     }

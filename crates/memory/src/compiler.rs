@@ -1,27 +1,33 @@
-//! Compilers as data: what one that is not memplan makes of a program before it gives it addresses.
+//! Compilers as data: how a compiler other than memplan transforms a program before it assigns addresses.
 //!
-//! A target says what a machine has; a compiler says what the code generators and libraries that exist for such machines
-//! do with it. Both meet in [`Compiler::on`]: the machine, with the kernels of that compiler.
+//! A target describes a machine; a compiler describes how the code generators and libraries for such machines use it.
+//! [`Compiler::on`] combines both: the machine, with the kernels of that compiler.
 
 use std::collections::BTreeMap;
 
+use rustc_hash::FxHashSet;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny, IntoDeserializer};
-use toml::de::{DeTable, DeValue};
+use toml::Spanned;
+use toml::de::DeValue;
 
 use crate::closest::did_you_mean;
-use crate::target_spans::{line_and_column, span_of};
-use crate::{Bytes, Family, FusionRules, Target};
+use crate::compiler_file::{self, BUILT_IN};
+use crate::target_spans::span_of;
+use crate::{Bytes, Family, FusionRules, Intervals, Target};
 
 /// A compiler whose memory can be estimated.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Compiler {
-    /// The name on the command line.
+    /// The name on the command line, without a version.
     pub name: String,
+    /// The version of jaxlib that it came with, major and minor: `0.12`. Empty for compilers without versions.
+    #[serde(default)]
+    pub version: String,
     /// One line for people: whose it is, and which version was looked at.
     pub description: String,
-    /// The machine that it is asked about where nobody names one.
+    /// The default machine of estimates.
     pub target: String,
     /// Whether optimization barriers are there until it has merged common subexpressions and has an order.
     pub keeps_barriers: bool,
@@ -42,8 +48,11 @@ pub struct Compiler {
     /// Bytes of main memory that the program itself takes.
     #[serde(default)]
     pub code: CodeSize,
-    /// What it computes in one kernel.
+    /// Its fusion rules.
     pub fusion: FusionRules,
+    /// How far its own figures are from estimates; nothing where nobody measured.
+    #[serde(default)]
+    pub intervals: Option<Intervals>,
     /// The passes with options of their own, which only the passes can read: [`Compiler::options_of`].
     #[serde(default)]
     options: BTreeMap<String, IgnoredAny>,
@@ -73,13 +82,13 @@ impl CodeSize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scheduler {
-    /// What frees the most bytes comes first.
+    /// The instruction that frees the most bytes comes first.
     List,
     /// Depth first, operands with more behind them first.
     DepthFirst,
     /// Depth first, operands from left to right.
     PostOrder,
-    /// What is ready runs in the order in which it became so.
+    /// Ready instructions run in the order in which they became ready.
     BreadthFirst,
 }
 
@@ -116,53 +125,91 @@ pub enum CompilerError {
         line: usize,
         /// The column in characters, from 1.
         column: usize,
-        /// What is wrong.
+        /// The error.
         message: String,
     },
 }
 
-/// The compilers, each a TOML file in this crate.
-const BUILT_IN: &[(&str, &str)] = &[
-    ("xla-gpu.toml", include_str!("../compilers/xla-gpu.toml")),
-    ("xla-cpu.toml", include_str!("../compilers/xla-cpu.toml")),
-    ("xla-tpu.toml", include_str!("../compilers/xla-tpu.toml")),
-];
-
 impl Compiler {
-    /// All compilers.
+    /// The newest version of each compiler.
     pub fn built_in() -> Vec<Compiler> {
+        let mut all = Compiler::versions();
+        let mut seen = FxHashSet::default();
+        all.retain(|compiler| seen.insert(compiler.name.clone()));
+        all
+    }
+
+    /// All versions of all compilers, the newest of each first.
+    pub fn versions() -> Vec<Compiler> {
         let parse =
             |&(path, text): &_| Compiler::parse(text, path).expect("built-in compiler files are valid");
         BUILT_IN.iter().map(parse).collect()
     }
 
-    /// The built-in compiler with a name, or the one in a file whose name ends in `.toml`.
+    /// The built-in compiler with a name, the newest version where the name ends in none (`xla-gpu`, `xla-gpu@0.10`), or the
+    /// one in a file whose name ends in `.toml`.
     ///
     /// # Errors
-    /// No compiler has the name, or the file is none.
+    /// No compiler has the name and version, or the file is none.
     pub fn find(name: &str) -> Result<Compiler, CompilerError> {
         if name.ends_with(".toml") {
             let text = std::fs::read_to_string(name)
                 .map_err(|source| CompilerError::Read { path: name.to_string(), source })?;
             return Compiler::parse(&text, name);
         }
-        let mut all = Compiler::built_in();
-        match all.iter().position(|compiler| compiler.name == name) {
+        let mut all = Compiler::versions();
+        let is_named = |compiler: &Compiler| compiler.name == name || compiler.name_with_version() == name;
+        match all.iter().position(is_named) {
             Some(i) => Ok(all.swap_remove(i)),
             None => {
-                let known: Vec<&str> = all.iter().map(|compiler| compiler.name.as_str()).collect();
-                let meant = did_you_mean(name, known.iter().copied());
-                Err(CompilerError::Unknown { name: name.to_string(), meant, known: known.join(", ") })
+                let versions: Vec<String> = all.iter().map(Compiler::name_with_version).collect();
+                let newest = Compiler::built_in();
+                let names = || newest.iter().map(|compiler| compiler.name.as_str());
+                let meant = did_you_mean(name, names().chain(versions.iter().map(String::as_str)));
+                let known =
+                    format!("{}, by version {}", names().collect::<Vec<_>>().join(", "), versions.join(", "));
+                Err(CompilerError::Unknown { name: name.to_string(), meant, known })
             }
         }
     }
 
-    /// Reads a compiler from the text of a TOML file; `path` is for errors alone.
+    /// The version of a compiler that is nearest to a version of jaxlib (`0.11.3`): the newest that is not newer, or else
+    /// the oldest.
     ///
     /// # Errors
-    /// The text is no TOML or describes no compiler. What it says of the options of passes is not looked at.
+    /// No compiler has the name.
+    pub fn nearest(name: &str, jaxlib: &str) -> Result<Compiler, CompilerError> {
+        let newest = Compiler::find(name)?;
+        let of_name = Compiler::versions().into_iter().filter(|compiler| compiler.name == newest.name);
+        let mut nearest = None;
+        for compiler in of_name {
+            let is_newer = numbers(&compiler.version) > numbers(jaxlib);
+            nearest = Some(compiler);
+            if !is_newer {
+                break;
+            }
+        }
+        Ok(nearest.unwrap_or(newest))
+    }
+
+    /// `xla-gpu@0.12`; the name alone where there are no versions.
+    pub fn name_with_version(&self) -> String {
+        match self.version.as_str() {
+            "" => self.name.clone(),
+            version => format!("{}@{version}", self.name),
+        }
+    }
+
+    /// Reads a compiler from the text of a TOML file; `path` is for errors alone. A file that is `based_on` a built-in
+    /// compiler says only what differs: tables are merged, all else is replaced.
+    ///
+    /// # Errors
+    /// The text is not TOML or does not describe a compiler. The options of passes are not parsed.
     pub fn parse(text: &str, path: &str) -> Result<Compiler, CompilerError> {
-        let compiler = toml::from_str(text).map_err(|error| error_at(path, text, &error))?;
+        let document = compiler_file::document(text, path)?;
+        let document = Spanned::new(0..text.len(), DeValue::Table(document));
+        let compiler = Compiler::deserialize(document.into_deserializer());
+        let compiler = compiler.map_err(|error| compiler_file::error_at(path, text, &error))?;
         Ok(Compiler { file: (path.to_string(), text.to_string()), ..compiler })
     }
 
@@ -171,20 +218,20 @@ impl Compiler {
         self.options.keys().map(String::as_str)
     }
 
-    /// The options that its file has for a pass, read by whoever knows what options that is: the table `[options.PASS]`.
-    /// `None` where there is no such table.
+    /// The options of a pass in the compiler's file, parsed by the caller: the table `[options.PASS]`. `None` if there
+    /// is no such table.
     ///
     /// # Errors
     /// The table does not have those options.
     pub fn options_of<T: DeserializeOwned>(&self, pass: &str) -> Result<Option<T>, CompilerError> {
         let (path, text) = &self.file;
         let of_pass = || {
-            let mut document = DeTable::parse(text).ok()?.into_inner();
+            let mut document = compiler_file::document(text, path).ok()?;
             let DeValue::Table(mut options) = document.remove("options")?.into_inner() else { return None };
             options.remove(pass)
         };
         let options = of_pass().map(|options| T::deserialize(options.into_deserializer()));
-        options.transpose().map_err(|error| error_at(path, text, &error))
+        options.transpose().map_err(|error| compiler_file::error_at(path, text, &error))
     }
 
     /// The error that something is wrong with a field of its file, named by keys and list indices between dots:
@@ -192,11 +239,11 @@ impl Compiler {
     pub fn wrong(&self, field: &str, message: impl Into<String>) -> CompilerError {
         let (path, text) = &self.file;
         let offset = span_of(text, field).map_or(0, |span| span.start);
-        file_error(path, text, offset, message.into())
+        compiler_file::error(path, text, offset, message.into())
     }
 
-    /// Whether this compiler makes code for a machine: for those of the family of its usual one, and for machines of no
-    /// family that is known.
+    /// Whether this compiler makes code for a machine: for machines of the family of its usual one, and for machines of
+    /// unknown family.
     pub fn compiles_for(&self, target: &Target) -> bool {
         let is_open = matches!(target.family, Family::Other | Family::Toy);
         is_open || Target::find(&self.target).is_ok_and(|usual| usual.family == target.family)
@@ -214,23 +261,22 @@ impl Compiler {
     }
 }
 
-fn error_at(path: &str, text: &str, error: &toml::de::Error) -> CompilerError {
-    file_error(path, text, error.span().map_or(0, |span| span.start), error.message().to_string())
-}
-
-fn file_error(path: &str, text: &str, offset: usize, message: String) -> CompilerError {
-    let (line, column) = line_and_column(text, offset);
-    CompilerError::File { path: path.to_string(), line, column, message }
+/// The numbers of a version.
+fn numbers(version: &str) -> [u64; 2] {
+    let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
+    [(); 2].map(|()| parts.next().unwrap_or(0))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ProgramKind;
 
     #[test]
     fn every_compiler_has_a_machine() {
-        for compiler in Compiler::built_in() {
-            assert!(Compiler::find(&compiler.name).is_ok_and(|found| found == compiler));
+        for compiler in Compiler::versions() {
+            let found = Compiler::find(&compiler.name_with_version());
+            assert!(found.is_ok_and(|found| found == compiler));
             assert!(Target::find(&compiler.target).is_ok(), "{}", compiler.name);
         }
     }
@@ -238,7 +284,8 @@ mod tests {
     #[test]
     fn an_unknown_name_is_told_the_known_ones() {
         let error = |name| Compiler::find(name).map(|_| ()).unwrap_err().to_string();
-        let known = "\n  the built-in ones are xla-gpu, xla-cpu, xla-tpu, and a FILE.toml describes your own";
+        let known = "\n  the built-in ones are xla-gpu, xla-cpu, xla-tpu, by version xla-gpu@0.12, xla-gpu@0.10, \
+                     xla-cpu@0.12, xla-cpu@0.10, xla-tpu@0.12, and a FILE.toml describes your own";
         assert_eq!(error("gcc"), format!("there is no compiler `gcc`{known}"));
         assert_eq!(
             error("xla_gpu"),
@@ -253,14 +300,62 @@ mod tests {
         struct Own {
             n: u32,
         }
-        let text = format!("{}\n[options.own]\nn = 3\n", BUILT_IN[0].1);
+        let base = "based_on = 'xla-gpu@0.10'\n";
+        let text = format!("{base}\n[options.own]\nn = 3\n");
         let of = |text: &str| Compiler::parse(text, "mine.toml").unwrap().options_of("own");
         assert_eq!(of(&text).unwrap(), Some(Own { n: 3 }));
-        assert_eq!(of(BUILT_IN[0].1).unwrap(), None);
+        assert_eq!(of(base).unwrap(), None);
         let wrong = text.replace("\nn = 3", "\nm = 3");
         let line = wrong.lines().position(|line| line == "m = 3").unwrap() + 1;
         let error = format!("mine.toml:{line}:1: unknown field `m`, expected `n`");
         assert_eq!(of(&wrong).unwrap_err().to_string(), error);
+    }
+
+    #[test]
+    fn the_newest_version_is_the_default() {
+        let version = |name| Compiler::find(name).unwrap().version;
+        assert_eq!((version("xla-cpu"), version("xla-cpu@0.10")), ("0.12".to_string(), "0.10".to_string()));
+        let nearest = |jaxlib| Compiler::nearest("xla-gpu", jaxlib).unwrap().version;
+        assert_eq!(
+            ["0.9.1", "0.10.2", "0.11.0", "0.12.0.1", "0.13.0"].map(nearest),
+            ["0.10", "0.10", "0.10", "0.12", "0.12"]
+        );
+    }
+
+    #[test]
+    fn a_file_says_what_differs() {
+        let of = |text: &str| Compiler::parse(text, "mine.toml");
+        let base = Compiler::find("xla-cpu@0.12").unwrap();
+        let mine = "based_on = 'xla-cpu@0.12'\nname = 'mine'\n[fusion]\nmax_outputs = 7\n";
+        let mine = of(mine).unwrap();
+        assert_eq!((mine.name.as_str(), mine.fusion.max_outputs), ("mine", 7));
+        assert_eq!((&mine.passes, mine.fusion.max_operands), (&base.passes, base.fusion.max_operands));
+        let error = |text| of(text).unwrap_err().to_string();
+        assert!(
+            error("name = 'mine'\nbased_on = 'gcc'")
+                .starts_with("mine.toml:2:12: no built-in compiler is `gcc`")
+        );
+        assert_eq!(error("based_on = 3"), "mine.toml:1:12: expected the name of a built-in compiler");
+        let wrong = "based_on = 'xla-cpu@0.12'\nname = 'mine'\n[fusion]\nmax_outputs = 'x'\n";
+        assert!(error(wrong).starts_with("mine.toml:4:15: invalid type"), "{}", error(wrong));
+    }
+
+    #[test]
+    fn intervals_hold_the_estimate_and_what_is_known() {
+        let text = "based_on = 'xla-cpu@0.12'\n[intervals]\nprograms = 9\ncheckpointed = [0.5, 0.9]\n\
+                    convolutions-in-loops = [1, 1]\nconvolutions = [1, 1]\nloops = [1, 2]\nstraight = [1, 1]\n";
+        let compiler = Compiler::parse(text, "mine.toml").unwrap();
+        let interval = |kind, temp| {
+            let range = compiler.interval(kind, Bytes(100), Bytes(temp)).unwrap();
+            (range.low.0, range.high.0)
+        };
+        assert_eq!(interval(ProgramKind::Checkpointed, 100), (50, 100));
+        assert_eq!(interval(ProgramKind::Checkpointed, 10), (90, 100), "arguments and results are known");
+        assert_eq!(interval(ProgramKind::Loops, 100), (100, 200));
+        assert_eq!(
+            Compiler { intervals: None, ..compiler }.interval(ProgramKind::Loops, Bytes(1), Bytes(1)),
+            None
+        );
     }
 
     #[test]

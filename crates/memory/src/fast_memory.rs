@@ -1,10 +1,10 @@
-//! What is done about fast memory, as plain data: `memplan-fast-memory` decides it, `memplan-passes` carries it out.
+//! Decisions about fast memory, as plain data: `memplan-fast-memory` makes them, `memplan-passes` applies them.
 
 use memplan_ir::{ComputationId, InstructionId, Position, Use};
 
-/// One decision about the fast memory of a scheduled module. Instructions are those of the module before anything is
-/// inserted, and a value is named by the position that defines it. What no decision mentions is in main memory, and is
-/// read there.
+/// One decision about the fast memory of a scheduled module. Instructions are those of the module before any insertion,
+/// and a value is named by the position that defines it. Values without a decision are in main memory, and are read
+/// there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FastMemoryDecision {
     /// A value is written to fast memory, and is there for as long as it is live.
@@ -21,21 +21,21 @@ pub enum FastMemoryDecision {
     },
     /// Uses read a copy in fast memory, made of the version of a value that is in main memory.
     Prefetch(Prefetch),
-    /// Uses read a value as it is written, or as it comes into a computation. Otherwise a use behind a loop or a call
-    /// that passes the value on reads the version that was handed in, which a prefetch may have changed.
+    /// Uses read the value as written, or as it enters a computation. Otherwise a use behind a loop or a call that
+    /// passes the value on reads the version passed in, which a prefetch may have changed.
     ReadOriginal {
         /// The value.
         value: Position,
         /// The computation of the uses.
         computation: ComputationId,
-        /// Who reads it.
+        /// Its readers.
         uses: Vec<Use>,
     },
     /// Uses read the copy in main memory that an earlier [`Evict`](FastMemoryDecision::Evict) of this value makes.
     ReadEvicted {
         /// The value.
         value: Position,
-        /// Who reads it, in the computation that writes the value.
+        /// Its readers in the computation that writes the value.
         uses: Vec<Use>,
     },
     /// Kernels that read only a slice of an array read a copy of the slice in fast memory.
@@ -51,7 +51,7 @@ pub struct Prefetch {
     pub computation: ComputationId,
     /// The instruction before which the copy starts. It is done before the first use.
     pub start_before: InstructionId,
-    /// Who reads the copy: at least one.
+    /// The readers of the copy: at least one.
     pub uses: Vec<Use>,
     /// For a parameter that stays in fast memory from one call of the program to the next: its number among those
     /// (`cross_program_prefetch_index`).

@@ -1,26 +1,26 @@
-//! What a target's kernels can hold: the limits under which operations may be fused.
+//! The capabilities of a target's kernels: limits on fusion.
 //!
-//! Every number is a promise that a code generator for the target can keep, and says whose code generator that is.
-//! There are five kinds of kernels; the rules say which a target has, and how large each may get.
+//! Every number is a promise that some code generator for the target can keep, and names that code generator. There are
+//! five kinds of kernels; the rules list the target's kinds, and their maximal sizes.
 //!
-//! - *Loops* compute every element of their results from the operands' elements that it needs, in one walk over the
-//!   result. What is in between lives in registers, so the number of instructions is bounded, and so is how often code
-//!   is repeated for different indices. Several results of the same extents and order are written in the same walk.
-//! - *Reductions* walk over what they reduce, and compute it on the way. Several reductions of the same elements over
-//!   the same dimensions share a walk, and it may write elementwise results besides. What is made from the reduced
-//!   values alone is computed at the end of each row ([`FusionRules::reduce_epilogue`]).
-//! - *Updates* walk over the part that they write, in place; they read the array that they write into only there.
+//! - *Loops* compute every element of their results from the operand elements that it needs, in one iteration over the
+//!   result. Values in between are in registers, so the number of instructions is bounded, and so is how often code is
+//!   repeated for different indices. Several results of equal extents and order are written in the same iteration.
+//! - *Reductions* iterate over their operand, which they may compute. Several reductions of the same elements over the
+//!   same dimensions share an iteration, and it may also write elementwise results. Values that depend only on the
+//!   reduced values are computed at the end of each row ([`FusionRules::reduce_epilogue`]).
+//! - *Updates* iterate over the part that they write, in place; they read the updated array only there.
 //! - *Dots and convolutions* are library or generated kernels with tiles in fast memory. A prologue is computed when a
-//!   tile is loaded, so it must be known tile by tile (not reversed, not gathered but by whole rows), and it is computed
-//!   again for each tile that needs it. An epilogue is applied to a tile of the result before it is stored, and reductions
-//!   may add it up then ([`ContractionRules::reductions`]).
-//! - *Row kernels* hold a block of rows of an intermediate result on chip, from the dot or reduction that makes it to
-//!   everything that is made from it: fused attention, softmax, normalization, two dots in a row. A block is all
-//!   elements of [`FusionRules::rows_per_block`] rows, or of one where nothing is multiplied, of *every* result that is
-//!   held, at the width that it has in the program; it must fit into [`FusionRules::row_block_bytes`]. There is no
-//!   online softmax, which would split rows. Rows are those dimensions that survive in all that is made from the held
-//!   value, so that blocks are independent and no two cores write the same element. One kernel has at most two dots,
-//!   as fused attention has; a third operand panel would not fit beside the block.
+//!   tile is loaded, so it must be computable tile by tile (not reversed, gathered only by whole rows), and it is
+//!   recomputed for each tile that needs it. An epilogue is applied to a tile of the result before it is stored, and
+//!   reductions may then sum it ([`ContractionRules::reductions`]).
+//! - *Row kernels* keep a block of rows of an intermediate result on chip, from the dot or reduction that computes it
+//!   to all results computed from it: fused attention, softmax, normalization, two dots in a row. A block is all
+//!   elements of [`FusionRules::rows_per_block`] rows, or of one without dots, of *every* value on chip, at the width
+//!   that it has in the program; it must fit into [`FusionRules::row_block_bytes`]. There is no online softmax, which
+//!   would split rows. Rows are the dimensions that survive in all results computed from the value on chip, so that
+//!   blocks are independent and no two cores write the same element. One kernel has at most two dots, as fused
+//!   attention has; a third operand panel would not fit beside the block.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ use crate::{Bytes, by_name};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct FusionRules {
-    /// What fusion is for.
+    /// The goal of fusion.
     pub goal: FusionGoal,
     /// Most arrays a kernel may read.
     pub max_operands: usize,
@@ -48,8 +48,8 @@ pub struct FusionRules {
     /// How many bytes may be moved in addition for each byte that an array would have taken from and to memory, when
     /// it is recomputed in several kernels instead.
     pub max_traffic_ratio: f64,
-    /// Elementwise operations that are never computed twice, for several kernels or for several elements; of conversions,
-    /// those that round.
+    /// Elementwise operations that are never computed twice, for several kernels or for several elements; of
+    /// conversions, only those that round.
     #[serde(with = "by_name::list")]
     #[cfg_attr(feature = "schema", schemars(with = "Vec<String>"))]
     pub expensive: Vec<Opcode>,
@@ -57,25 +57,25 @@ pub struct FusionRules {
     pub dot: ContractionRules,
     /// Convolutions.
     pub convolution: ContractionRules,
-    /// Bytes of fast memory that one core has for a block of rows of what it does not write out; 0: kernels do not walk
-    /// row by row. Less than the core has, since tiles of operands pass through the same memory, twice where loading
+    /// Bytes of fast memory that one core has for a block of rows of values that it does not write out; 0: there are no
+    /// row kernels. Less than the core has, since tiles of operands pass through the same memory, twice if loading
     /// overlaps with computing.
     pub row_block_bytes: Bytes,
     /// Rows that matrix units multiply at once: the least that a block of rows has where there is a dot.
     pub rows_per_block: u64,
-    /// Whether a reduction of one array may compute what it reads even if other kernels compute it as well.
+    /// Whether a reduction of one array may compute its operand even if other kernels compute it as well.
     pub reduce_shares: bool,
     /// Whether the result of a reduction may be worked on in the kernel that reduces.
     pub reduce_epilogue: bool,
     /// Whether a kernel that writes part of an array in place may write other results besides.
     pub update_shares: bool,
-    /// Whether arrays into which pieces of products are written lie as products are stored, a row in each sublane.
+    /// Whether arrays that products are written into piece by piece have the layout of products, a row in each sublane.
     pub updates_lie_as_products: bool,
     /// When reductions that leave columns compute their operand; `None`: always.
     pub columns: Option<ColumnRules>,
 }
 
-/// What a compiler reckons with where a reduction leaves columns: a block sums up some of them.
+/// A compiler's model of column reductions: a block sums some of the columns.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -104,7 +104,7 @@ pub struct ColumnRules {
     pub slow: BTreeMap<Opcode, f64>,
 }
 
-/// What a fusion has to be good for.
+/// The goal of fusion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -112,26 +112,26 @@ pub enum FusionGoal {
     /// Fewer bytes alive, and not many more moved: memplan's own.
     #[default]
     Memory,
-    /// Fewer kernels and fewer bytes moved, whatever has to stay alive for it: that of compilers for speed.
+    /// Fewer kernels and fewer moved bytes, whatever must stay alive for that: the goal of compilers for speed.
     Kernels,
 }
 
-/// What the kernel of a dot or convolution can do besides.
+/// Further capabilities of a dot's or convolution's kernel.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct ContractionRules {
     /// Whether operands can be computed while they are loaded.
     pub prologue: bool,
-    /// Whether an operation on the way in reads at most one array that is not much smaller than what it makes, and none by
-    /// looking places up.
+    /// Whether an operation in a prologue reads at most one array that is not much smaller than its result, and none by
+    /// gathering.
     pub unary_prologue: bool,
     /// Of convolutions: whether windows move along dimensions that tiles do not cover, so that batch and features are the
     /// most minor ones of the result, however much padding that takes.
     pub windows_outside_tiles: bool,
-    /// Of dots: whether tiles are loaded and stored by strides, as Triton's kernels in XLA do. Then each dimension of the
-    /// product (batch, rows or columns, what is summed up) is one stretch of the array in memory, or two if these are the rows
-    /// of the left operand of a product without batches, and numbers that are only counted (iota) are not loaded.
+    /// Of dots: whether tiles are loaded and stored by strides, as in Triton's kernels in XLA. Then each dimension of
+    /// the product (batch, rows or columns, contracted) is one stretch of the array in memory, or two for the rows of
+    /// the left operand of a product without batches, and counted numbers (iota) are not loaded.
     pub by_strides: bool,
     /// Whether the result can be worked on before it is stored.
     pub epilogue: bool,

@@ -1,15 +1,15 @@
-//! Kernel scratch: the bytes of a memory near the cores that a kernel has to itself while it runs, for blocks of what it
-//! reads and writes and for what does not fit into registers.
+//! Kernel scratch: the bytes of a memory near the cores that a running kernel reserves, for blocks of its operands and
+//! results and for values that do not fit into registers.
 //!
-//! What a compiler will take is known only when it has generated the kernel. A target therefore has a rule that is known
-//! to be enough: a limit, and below it so many bytes for each byte that the kernel could touch.
+//! A compiler's actual use is known only after it generated the kernel. A target therefore has a sufficient rule: some
+//! bytes for each byte that the kernel may touch, up to a limit.
 //!
-//! This is the target's rule. Which instructions are kernels is for analyses of a module to say.
+//! This is the target's rule. Analyses of a module decide which instructions are kernels.
 
 use crate::{Bytes, MemorySpace};
 
 impl MemorySpace {
-    /// What a kernel reserves whose operands and results have so many bytes, wherever they are. One that touches no
+    /// The reservation of a kernel whose operands and results have this many bytes, in any memory. A kernel without
     /// arrays works on scalars and reserves nothing.
     pub fn scratch_of_kernel(&self, touched: Bytes) -> Bytes {
         match self.kernel_scratch_per_byte {

@@ -1,5 +1,5 @@
 //! Plain data of memory planning: [`Bytes`], memory spaces and [`Target`]s, and the [`MemoryPlan`], which is the
-//! contract between the planner and everyone who reads its answer (the checker, the evaluator, code generation).
+//! contract between the planner and its readers (the checker, the evaluator, code generation).
 //!
 //! Nothing here decides anything.
 //!
@@ -18,11 +18,13 @@
 //! ```
 
 mod addressing;
-mod by_name;
+pub mod by_name;
 mod closest;
 mod compiler;
+mod compiler_file;
 mod fast_memory;
 mod fusion_rules;
+mod interval;
 mod kernel_scratch;
 mod padding;
 pub mod parallel;
@@ -45,6 +47,7 @@ pub use closest::{closest, did_you_mean};
 pub use compiler::{CodeSize, Compiler, CompilerError, Scheduler};
 pub use fast_memory::{FastMemoryDecision, Prefetch, SlicePrefetch, SliceTiming};
 pub use fusion_rules::{ColumnRules, ContractionRules, FusionGoal, FusionRules};
+pub use interval::{ByteRange, Intervals, ProgramKind, Ratios};
 pub use memplan_units::{
     Alignment, AllocationId, Bytes, Machine, Memory, MemorySpaceId, NotAPowerOfTwo, NotBytes, Slice,
     SpaceTotals, Totals,

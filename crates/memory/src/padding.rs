@@ -1,6 +1,6 @@
-//! What would lose fewer bytes to padding than an array does.
+//! Remedies against padding: similar arrays that lose fewer bytes.
 //!
-//! A layout with tiles stores whole tiles. Extents of the dimensions that a tile cuts are rounded up to its own:
+//! A layout with tiles stores whole tiles. Extents of tiled dimensions are rounded up to multiples of the tile's:
 //!
 //! ```text
 //!   f32[1000,3]{1,0:T(8,128)}    3 columns take the room of 128: 512,000 bytes for 12,000
@@ -17,7 +17,7 @@ use crate::{Bytes, Target};
 /// Another shape or layout for the data of an array.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LessPadding {
-    /// What is changed.
+    /// The kind of change.
     pub kind: RemedyKind,
     /// The array that it would be.
     pub array: ArrayShape,
@@ -27,7 +27,7 @@ pub struct LessPadding {
     pub lost: Bytes,
 }
 
-/// What a remedy changes.
+/// The kind of a remedy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -38,15 +38,15 @@ pub enum RemedyKind {
     Flatten,
     /// Extents are lowered to multiples of the tile: a little less data.
     RoundDown,
-    /// Extents are raised to what is paid for anyway: more data in the same bytes.
+    /// Extents are raised to the padded ones: more data in the same bytes.
     RoundUp,
 }
 
 /// Rounding down may drop one element in this many at most: beyond it, the program would be another one.
 const MAX_DROPPED: u64 = 8;
 
-/// What would lose fewer bytes than an array with a layout does, the least size first; nothing for one of dynamic extents.
-/// Takes constant time.
+/// Arrays that lose fewer bytes than an array with a layout, the smallest first; empty for dynamic extents. Takes
+/// constant time.
 pub fn remedies(target: &Target, array: &ArrayShape) -> Vec<LessPadding> {
     let (Some(layout), false) = (&array.layout, array.is_dynamic()) else { return Vec::new() };
     let remedy = |kind, array: ArrayShape| {
@@ -86,7 +86,8 @@ pub fn remedies(target: &Target, array: &ArrayShape) -> Vec<LessPadding> {
     remedies
 }
 
-/// The extents with those that the outermost tile cuts rounded to multiples of the tile; down only where one is left.
+/// The extents, with those of the outermost tile's dimensions rounded to multiples of the tile; down only if at least
+/// one tile is left.
 fn rounded(dimensions: &[i64], layout: &Layout, up: bool) -> Dimensions {
     let mut rounded: Dimensions = dimensions.iter().copied().collect();
     let tile = layout.tiles.first().map(|tile| tile.dimensions.as_slice()).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! What each device holds of a module that is to run on several: arguments that shardings cut into pieces, and those
-//! that every device holds whole.
+//! The arguments on each device for a module that is to run on several: sharded ones, and those that every device holds
+//! in full.
 
 use memplan_ir::{ArrayShape, InstructionId, Module, Op, Shape, Sharding, ShardingSpec};
 
@@ -8,8 +8,8 @@ use crate::{Bytes, Target};
 /// Bytes of the entry parameters that one device holds, for a module that is not partitioned yet: each array cut as its
 /// sharding says, and then padded by its layout. `None` when no sharding cuts anything.
 ///
-/// A module that was partitioned keeps its shardings, but its shapes are those of the pieces already; nothing in it
-/// says so, but it has a schedule when a compiler made it.
+/// A partitioned module keeps its shardings, although its shapes are those of the shards; nothing in it says so, but it
+/// has a schedule if a compiler made it.
 pub fn arguments_per_device(module: &Module, target: &Target) -> Option<Bytes> {
     let mut sum = Bytes::ZERO;
     let mut is_cut = false;

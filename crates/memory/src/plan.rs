@@ -1,5 +1,5 @@
-//! The memory plan: which allocation, at which offset, every value lives in. Plain data, the contract between the
-//! planner and everyone else.
+//! The memory plan: the allocation and offset of every value. Plain data, the contract between the planner and its
+//! readers.
 
 use cranelift_entity::PrimaryMap;
 use indexmap::IndexMap;
@@ -12,19 +12,19 @@ use crate::{Alignment, AllocationId, Bytes, MemorySpaceId, Slice, SpaceTotals, T
 /// A contiguous region of one memory space, asked for once and held for the whole run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
-    /// What it is for.
+    /// Its purpose.
     pub kind: AllocationKind,
-    /// Where it is.
+    /// Its memory space.
     pub space: MemorySpaceId,
     /// How large it is.
     pub size: Bytes,
-    /// What its address is a multiple of.
+    /// The alignment of its address.
     pub alignment: Alignment,
     /// Whether a result of the program is in it at the end.
     pub live_out: bool,
 }
 
-/// What an allocation is for.
+/// The purpose of an allocation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum AllocationKind {
     /// A leaf (or tuple table) of an entry parameter, given by the caller.
@@ -42,7 +42,7 @@ pub enum AllocationKind {
     Temp,
 }
 
-/// Where everything lives.
+/// The address of every value.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[must_use]
 pub struct MemoryPlan {

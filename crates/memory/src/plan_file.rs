@@ -30,7 +30,7 @@ pub struct PlanFile {
     pub totals: Totals,
     /// Memory spaces that are used.
     pub spaces: Vec<SpaceTotals>,
-    /// What one run costs, by the cost model.
+    /// The cost of one run, by the cost model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<CostEntry>,
     /// The moment with most bytes live in the target's main memory.
@@ -51,8 +51,8 @@ pub struct PlanFile {
     /// How full the tiles are, of machines that have tiles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tiles: Option<TileReport>,
-    /// Where the module lay in a folder of a dump, or beside a buffer assignment: the programs there, of which this one
-    /// needs most.
+    /// The programs of the dump folder that the module was in, or beside its buffer assignment; this one needs the most
+    /// memory of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resident: Option<Resident>,
 }
@@ -64,13 +64,13 @@ pub struct PlanFile {
 pub struct ComputationSchedule {
     pub computation: String,
     pub instructions: Vec<String>,
-    /// How often it runs in one run of the program, by the cost model: ten times in a loop that cannot be counted.
-    /// Nothing is said of computations that are part of one kernel.
+    /// How often it runs in one run of the program, by the cost model: ten times in a loop with an unknown number of
+    /// steps. Absent for computations that are part of one kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runs: Option<f64>,
 }
 
-/// What one run of a program costs, by the cost model.
+/// The cost of one run of a program, by the cost model.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CostEntry {
@@ -144,7 +144,7 @@ pub struct ParameterEntry {
     pub index: Vec<u32>,
 }
 
-/// Where the buffer of one position lives.
+/// The place of one position's buffer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[allow(missing_docs, reason = "the names say it")]
@@ -157,7 +157,7 @@ pub struct ValueEntry {
     pub size: Bytes,
 }
 
-/// Where the working memory of one instruction lives.
+/// The place of one instruction's working memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[allow(missing_docs, reason = "the names say it")]
@@ -176,7 +176,7 @@ pub enum PlanFileError {
     /// It is some other file.
     #[error("this is not a plan file of version {VERSION} (format `{format}`, version {version})")]
     Format {
-        /// What it says it is.
+        /// Its format.
         format: String,
         /// Of which version.
         version: u32,

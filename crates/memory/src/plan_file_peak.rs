@@ -10,13 +10,13 @@ use crate::{Bytes, MemorySpaceId};
 pub struct PeakEntry {
     /// The memory.
     pub space: MemorySpaceId,
-    /// The instant, in the flattened schedule: what a computation runs comes before the instruction that calls it.
+    /// The instant, in the flattened schedule: instructions of a called computation precede their caller.
     pub time: u32,
     /// The instruction that runs then.
     pub instruction: String,
     /// Bytes live then, each byte once.
     pub bytes: Bytes,
-    /// Who holds them, the most bytes first. Values of one kind are one holder.
+    /// The holders, the most bytes first. Values of one kind are one holder.
     pub holders: Vec<HolderEntry>,
     /// Bytes live at every instant of the flattened schedule.
     pub curve: Vec<Bytes>,
@@ -42,11 +42,11 @@ pub struct HolderEntry {
     /// The line within an installed package, where that is another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub library_source: Option<String>,
-    /// What they are: `parameter`, `optimizer-state`, `state`, `input`, `gradient`, `activation`, `temporary`, `output`
+    /// Their class: `parameter`, `optimizer-state`, `state`, `input`, `gradient`, `activation`, `temporary`, `output`
     /// or `constant`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
-    /// What needs them last, in words. Where several things do, what needs most of the bytes.
+    /// The last instruction that needs them, in words. If there are several, that of most of the bytes.
     pub kept_by: String,
     /// Each value.
     pub values: Vec<HeldEntry>,

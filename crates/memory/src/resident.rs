@@ -1,4 +1,4 @@
-//! Several programs that one process has loaded, as a folder of dumps holds them, and what they need together.
+//! Several programs loaded by one process, as in a folder of dumps, and their total memory.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,14 +21,14 @@ pub struct Resident {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ResidentProgram {
-    /// What its files are called, without what tells them apart.
+    /// The common part of the names of its files.
     pub name: String,
     /// The file that was read.
     pub file: String,
-    /// What its plan needs; absent where it cannot be read or planned.
+    /// The totals of its plan; absent if it cannot be read or planned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub totals: Option<Totals>,
-    /// What the buffer assignment beside it needs, of the compiler that wrote it.
+    /// The totals of the buffer assignment beside it, by the compiler that wrote it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub assigned: Option<Assigned>,
     /// Why it has no plan.
@@ -36,11 +36,11 @@ pub struct ResidentProgram {
     pub error: Option<String>,
 }
 
-/// What the buffer assignment of another compiler needs.
+/// The totals of another compiler's buffer assignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Assigned {
-    /// All its allocations, without those that every thread has for itself.
+    /// All its allocations, without thread-local ones.
     pub total: Bytes,
     /// Its arena.
     pub temp: Bytes,

@@ -1,4 +1,4 @@
-//! Targets as data: which memories a machine has, and how it sizes and aligns what lives in them.
+//! Targets as data: a machine's memories, and the sizes and alignments of values in them.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::{FusionRules, TileRule, Tiles, by_name};
 
-/// The memory that the layout of an array names; main memory for what is no array, or has no layout.
+/// The memory space in the layout of an array; main memory without an array or a layout.
 pub fn memory_space_of(shape: &Shape) -> MemorySpaceId {
     let space = shape.as_array().map_or(0, |array| array.memory_space());
     u32::try_from(space).map_or(MemorySpaceId::MAIN, MemorySpaceId)
 }
 
-/// What kind of machine a target is.
+/// The kind of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -53,13 +53,13 @@ pub struct MemorySpace {
     /// Whether programs can only read it: constants are kept in the first such memory, and arguments that are pinned there.
     #[serde(default)]
     pub read_only: bool,
-    /// Whether kernels reach it as they reach main memory, so that what is pinned there needs no layout that says so. What
-    /// can only be read is reached so in any case.
+    /// Whether kernels reach it like main memory, so that values pinned there need no layout that names it. Read-only
+    /// memory is always reached like that.
     #[serde(default)]
     pub direct: bool,
     /// Alignment of values within an arena.
     pub alignment: Alignment,
-    /// The smallest piece that is reached or mapped at once; what is transferred is rounded up to it.
+    /// The smallest unit of access or mapping; transfers are rounded up to it.
     #[serde(default = "one_byte")]
     pub granule: Alignment,
     /// Bytes of the capacity that one kernel may use as scratch while it runs.
@@ -85,7 +85,7 @@ pub struct MemorySpace {
 }
 
 impl MemorySpace {
-    /// What programs can have: the capacity without what is reserved; `None`: no limit is modeled.
+    /// The capacity for programs: the capacity without the reserved part; `None`: no limit is modeled.
     pub fn usable(&self) -> Option<Bytes> {
         self.capacity.map(|capacity| capacity.saturating_sub(self.reserved))
     }
@@ -96,9 +96,9 @@ impl MemorySpace {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Transfer {
-    /// Where bytes are read.
+    /// The memory that is read.
     pub from: MemorySpaceId,
-    /// Where they are written.
+    /// The memory that is written.
     pub to: MemorySpaceId,
     /// Bytes per second; `None`: that of the slower memory.
     #[serde(default)]
@@ -148,7 +148,7 @@ pub struct MatrixCores {
     pub depth: u64,
 }
 
-/// What a vector unit takes beside its arithmetic: a kernel is a loop over registers.
+/// The cost of a vector unit in addition to its arithmetic: a kernel is a loop over registers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -185,7 +185,7 @@ pub struct FastMemory {
 pub struct Target {
     /// The name on the command line.
     pub name: String,
-    /// What kind of machine it is.
+    /// The kind of machine.
     pub family: Family,
     /// One line for people.
     #[serde(default)]
@@ -196,7 +196,7 @@ pub struct Target {
     /// Bytes of run-time size kept for each dimension of a dynamic shape.
     #[serde(default)]
     pub dynamic_dimension_bytes: u64,
-    /// Alignment that entry parameters have at least, beside that of their memory.
+    /// Minimum alignment of entry parameters, in addition to the alignment of their memory.
     #[serde(default = "one_byte")]
     pub argument_alignment: Alignment,
     /// Constants of at most this many bytes are embedded in code and take no memory of their own.
@@ -220,7 +220,7 @@ pub struct Target {
     /// count as one.
     #[serde(default)]
     pub matrix_cores: Option<MatrixCores>,
-    /// What the vector units take to pass registers through; `None`: only their arithmetic counts.
+    /// The vector units' time to process registers; `None`: only their arithmetic counts.
     #[serde(default)]
     pub vector_unit: Option<VectorUnit>,
     /// Seconds from the end of one kernel to the begin of the next: launches, or what the cores take to get going.
@@ -232,7 +232,7 @@ pub struct Target {
     /// How arrays are tiled; `None`: they are not.
     #[serde(default)]
     pub layout: Option<TileRule>,
-    /// What can be copied while the cores compute.
+    /// The copies that can run while the cores compute.
     #[serde(default)]
     pub transfers: Vec<Transfer>,
     /// Bytes per second that a device can send to others of its kind while it receives as many; `None`: not known.
@@ -316,8 +316,8 @@ impl Target {
         in_the_place_of(array, tiled.unwrap_or_else(|| Layout::row_major(array.rank())))
     }
 
-    /// The layout of an array whose dimensions lie in a given order, the first varying fastest. Types that the machine's
-    /// rule does not know are not tiled.
+    /// The layout of an array with a given order of dimensions, fastest first. Types unknown to the machine's rule are
+    /// not tiled.
     ///
     /// # Panics
     /// When the order is not a permutation of the array's dimensions.

@@ -1,4 +1,4 @@
-//! What must hold of a target that the types alone do not say.
+//! Constraints on targets beyond their types.
 
 use crate::{Bytes, FastMemory, MemorySpace, MemorySpaceId, Target, TargetError, Transfer, VectorUnit};
 
@@ -68,7 +68,7 @@ impl Target {
         Ok(())
     }
 
-    /// What is wrong with how fast the cores are.
+    /// An error in the speeds of the cores.
     fn rate_problem(&self) -> Result<(), Problem> {
         if self.vector_rate.is_some_and(|rate| !is_above_zero(rate)) {
             return wrong("vector_rate", "the rate of the vector units must be above zero");
@@ -110,7 +110,7 @@ impl Target {
     }
 }
 
-/// What is wrong with the memory space of a number, of which those before it are sound.
+/// An error in the memory space with this number, given that earlier ones are sound.
 fn space_problem(i: usize, space: &MemorySpace, before: &[MemorySpace]) -> Result<(), Problem> {
     let MemorySpace { id, name, .. } = space;
     let wrong = |field: &str, message: String| wrong(format!("spaces.{i}.{field}"), message);

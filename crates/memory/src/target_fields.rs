@@ -1,4 +1,4 @@
-//! The fields of target files as their schema describes them, for documentation and for errors.
+//! The fields of target files, from their schema, for documentation and for errors.
 
 use serde_json::Value;
 
@@ -9,17 +9,16 @@ use crate::Target;
 pub struct TargetField {
     /// Keys with dots between them, `[]` behind a list: `spaces[].capacity`.
     pub path: String,
-    /// What it can be, with its unit where all fields of the kind have the same one: `a number of bytes`.
+    /// Its kind of value, with the unit if all fields of the kind have the same one: `a number of bytes`.
     pub kind: String,
-    /// What it is when it is left out, as JSON; none: it has to be there, where the table around it is.
+    /// The default as JSON; `None`: it is required, if the table that contains it is present.
     pub default: Option<String>,
-    /// What it means.
+    /// Its description.
     pub description: String,
 }
 
 impl Target {
-    /// All fields that a target file can have: those that have to be there first, then by name; the fields of a table
-    /// after it.
+    /// All fields of a target file: required ones first, then by name; the fields of a table after it.
     pub fn fields() -> Vec<TargetField> {
         let schema = schemars::schema_for!(Target).to_value();
         let mut fields = Vec::new();
@@ -42,7 +41,7 @@ fn list_fields(root: &Value, table: &Value, prefix: &str, fields: &mut Vec<Targe
         };
         fields.push(TargetField {
             kind: kind(property, of),
-            // The default of a table repeats those of its fields.
+            // The default of a table repeats its fields' defaults.
             default: (!is_required(key)).then(|| match &property["default"] {
                 Value::Null | Value::Object(_) | Value::Array(_) => "none".to_string(),
                 value => value.to_string(),

@@ -1,4 +1,4 @@
-//! Target files: the built-in ones, and those of users, with errors that say where.
+//! Target files: the built-in ones, and those of users, with errors that name their position.
 
 use std::ops::Range;
 use std::path::Path;
@@ -7,7 +7,7 @@ use crate::Target;
 use crate::closest::did_you_mean;
 use crate::target_spans::{leaves, line_and_column, span_of};
 
-/// What is wrong with a target description.
+/// The errors of a target description.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TargetError {
@@ -40,9 +40,9 @@ pub enum TargetError {
         column: usize,
         /// The bytes of the file that are wrong; empty at the start where something is missing altogether.
         span: Range<usize>,
-        /// What is wrong.
+        /// The error.
         message: String,
-        /// What may be written there.
+        /// The allowed values.
         help: Option<String>,
     },
     /// A number makes no sense.
@@ -52,7 +52,7 @@ pub enum TargetError {
         target: String,
         /// Which field, as keys and list indices between dots: `spaces.1.reserved`.
         field: String,
-        /// What is wrong.
+        /// The error.
         message: String,
     },
 }
@@ -91,8 +91,8 @@ impl Target {
         BUILT_IN.iter().map(parse).collect()
     }
 
-    /// The file of the built-in target with a name: each number with its source in a comment beside it, so that it is
-    /// also what to copy for a target of one's own.
+    /// The file of a built-in target: each number has its source in a comment beside it, so users can copy the file for
+    /// their own target.
     pub fn built_in_file(name: &str) -> Option<&'static str> {
         let is_named = |text: &&&str| toml::from_str::<Target>(text).is_ok_and(|target| target.name == name);
         BUILT_IN.iter().find(is_named).copied()
@@ -155,7 +155,7 @@ impl Target {
     }
 }
 
-/// What may be written where something is wrong: the field that is there, or the one that the message says is missing.
+/// The allowed values at an error: of the field that is there, or of the missing field in the message.
 fn help(text: &str, span: &Range<usize>, message: &str) -> Option<String> {
     let quoted = |start: &str| message.strip_prefix(start).and_then(|rest| rest.split('`').next());
     if let Some(missing) = quoted("missing field `") {
@@ -163,7 +163,7 @@ fn help(text: &str, span: &Range<usize>, message: &str) -> Option<String> {
     }
     let at = leaves(text).into_iter().find(|(_, leaf)| leaf.start <= span.start && span.end <= leaf.end);
     match at {
-        // What keys are the names of is said where the table is described.
+        // The table's description says what its keys name.
         Some((path, _)) => describe(&path).or_else(|| {
             describe(path.rsplit_once('.')?.0).filter(|table| table.contains(" is a table of numbers"))
         }),
@@ -184,7 +184,7 @@ fn table_at(text: &str, offset: usize) -> String {
     }
 }
 
-/// The field with a path, whatever indices it has: what it is and what it means.
+/// Describes the field at a path, with any indices.
 #[cfg(feature = "schema")]
 fn describe(path: &str) -> Option<String> {
     let without_indices: String = path.chars().filter(|c| !c.is_ascii_digit()).collect();

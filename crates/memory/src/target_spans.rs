@@ -1,4 +1,4 @@
-//! Where in a target file a field is, and where its value comes from.
+//! The positions of fields in a target file, and the sources of their values.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 use crate::Target;
 
 impl Target {
-    /// Where the values of a target file come from: the comment behind each, or else the one behind the header of its
+    /// The sources of the values of a target file: the comment behind each, or else the one behind the header of its
     /// table, by path with indices (`spaces[1].capacity`), in the order of the file.
     pub fn sources(text: &str) -> IndexMap<String, String> {
         let behind = |line: &str| line.split_once('#').map(|(_, comment)| comment.trim().to_string());
@@ -39,8 +39,8 @@ pub(crate) fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
     (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
 }
 
-/// Where a field is in a TOML document, by keys and list indices between dots; of a field that is not there, where the
-/// innermost table is that it would be in.
+/// The position of a field in a TOML document, given keys and list indices between dots; for a missing field, that of
+/// the innermost existing table that would contain it.
 pub(crate) fn span_of(text: &str, field: &str) -> Option<Range<usize>> {
     let table = DeTable::parse(text).ok()?;
     let mut span = None;

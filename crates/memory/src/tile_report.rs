@@ -1,4 +1,4 @@
-//! How full the tiles of a machine are: the part of a plan file that machines with tiles have.
+//! How full the tiles of a machine are: the plan file's part about tiles.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use crate::Bytes;
 pub struct TileReport {
     /// Bytes of one tile.
     pub tile_bytes: Bytes,
-    /// Whether every tile has what it needs.
+    /// Whether the needs of every tile fit.
     pub fits: bool,
     /// Bytes that are loaded from and stored to memory outside the chip in one run.
     pub streamed: Bytes,
@@ -26,19 +26,19 @@ pub struct TileReport {
 pub struct TileStage {
     /// The number of the fullest tile, the first of them.
     pub fullest: u32,
-    /// What the fullest tile needs.
+    /// The needs of the fullest tile.
     pub maximum: Bytes,
-    /// What a tile needs in the mean.
+    /// The mean needs of a tile.
     pub mean: Bytes,
-    /// What the fullest tile needs it for.
+    /// The needs of the fullest tile by purpose.
     pub at_fullest: TileCategories,
-    /// What all tiles together need it for.
+    /// The needs of all tiles together by purpose.
     pub all: TileCategories,
-    /// What each tile needs, by its number.
+    /// The needs of each tile, by its number.
     pub tiles: Vec<Bytes>,
 }
 
-/// What memory of tiles is for.
+/// Memory of tiles by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TileCategories {
@@ -50,7 +50,8 @@ pub struct TileCategories {
     pub always_live: Bytes,
     /// Everything else, packed by time.
     pub not_always_live: Bytes,
-    /// Of what is packed by time: the most that one instruction receives from other tiles and keeps as partial results.
+    /// The part of memory packed by time: the most that one instruction receives from other tiles and keeps as partial
+    /// results.
     pub exchange: Bytes,
 }
 
@@ -69,7 +70,7 @@ impl TileStage {
 }
 
 impl TileCategories {
-    /// What the categories add up to; exchange is part of what is packed.
+    /// The sum of the categories; exchange is part of memory packed by time.
     pub fn total(&self) -> Bytes {
         let parts = [self.code, self.state, self.always_live, self.not_always_live];
         parts.into_iter().fold(Bytes::ZERO, Bytes::saturating_add)

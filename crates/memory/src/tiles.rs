@@ -1,9 +1,9 @@
-//! Machines whose main memory is cut into tiles: how many, how large, and what a program costs on a tile besides its
-//! data.
+//! Machines whose main memory is divided into tiles: their number and size, and a program's costs on a tile in addition
+//! to its data.
 //!
 //! Sizes of fields in vertex state are those of PopLibs' vertices. Sizes of code are assumptions, since no library
-//! publishes them: they have the order of magnitude of hand-written vertices, and are in target files so that whoever
-//! has measured better ones can say so.
+//! publishes them: they have the order of magnitude of hand-written vertices, and are in target files so that users can
+//! replace them by measurements.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Bytes, by_name};
 
-/// Most tiles that are planned for: what is planned takes memory for each.
+/// The most tiles to plan for: plans take memory for each.
 const MAX_COUNT: u32 = 1 << 16;
 
 /// Most threads of a tile: each has vertices of its own.
@@ -52,7 +52,7 @@ pub struct Tiles {
     /// Bytes of a partial sum of a dot or convolution.
     #[serde(default = "four_bytes")]
     pub partial_bytes: Bytes,
-    /// What vertices and code take.
+    /// The costs of vertices and code.
     #[serde(default)]
     pub costs: TileCosts,
 }
@@ -68,12 +68,12 @@ pub struct TileCosts {
     pub pointer_state: Bytes,
     /// A scalar field.
     pub scalar_state: Bytes,
-    /// What one worker of a dot or convolution is told: where its part of input, weights and output begins.
+    /// The state of one worker of a dot or convolution: the beginnings of its parts of input, weights and output.
     pub worklist_state: Bytes,
     /// A codelet that does nothing: entry, division of work among threads, loop, exit.
     pub codelet_code: Bytes,
-    /// Codelets of operations that are more than a loop over elements, by opcode; those of others are as large as one
-    /// that does nothing. A fusion has the code of the largest in it.
+    /// Codelets of operations that are more than a loop over elements, by opcode; all others are as large as one that
+    /// does nothing. A fusion has the code of its largest operation.
     #[serde(with = "by_name")]
     #[cfg_attr(feature = "schema", schemars(with = "BTreeMap<String, Bytes>"))]
     pub code: BTreeMap<Opcode, Bytes>,
@@ -93,7 +93,7 @@ impl TileCosts {
 }
 
 impl Tiles {
-    /// What is wrong, with the field that it is about; `main` is the capacity of the memory that consists of them.
+    /// An error, with its field; `main` is the capacity of the memory that consists of tiles.
     pub(crate) fn problem(&self, main: Option<Bytes>) -> Option<(String, String)> {
         let above_zero = |number: f64| number > 0.0 && number.is_finite();
         let sum = Bytes(self.bytes.0.saturating_mul(self.count.into()));

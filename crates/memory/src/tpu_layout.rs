@@ -1,9 +1,9 @@
-//! The layout that a TPU gives an array when nobody asks for another one, and where its elements then are.
+//! A TPU's default layout of an array, and the positions of its elements.
 //!
-//! A vector register holds `sublanes` x `lanes` words of 32 bits. An array is cut into tiles that are a register, or
-//! the upper part of one where the array has few rows; the minor-most dimension lies along the lanes, the next one
-//! along the sublanes. Elements of less than a word are packed: `p = 32 / bits` rows share the words of one sublane,
-//! which is the second tile, `(p,1)`:
+//! A vector register holds `sublanes` x `lanes` words of 32 bits. An array is divided into tiles that are a register,
+//! or the upper part of one if the array has few rows; the minor-most dimension is along the lanes, the next one along
+//! the sublanes. Elements smaller than a word are packed: `p = 32 / bits` rows share the words of one sublane, which is
+//! the second tile, `(p,1)`:
 //!
 //! ```text
 //! f32[3,5]{1,0:T(4,128)}                bf16[8,128]{1,0:T(8,128)(2,1)}
@@ -35,7 +35,7 @@ pub struct TileRule {
     /// Rows of a vector register; a power of two.
     #[serde(deserialize_with = "power_of_two")]
     pub sublanes: u64,
-    /// Sublanes that the smallest tile of elements narrower than a word fills; those of a word fill as many rows.
+    /// Sublanes that the smallest tile of elements narrower than a word fills; word-sized elements fill as many rows.
     #[serde(deserialize_with = "power_of_two")]
     pub minimum_sublanes: u64,
     /// Bits of the narrowest element that is stored packed; narrower ones are stored as wide as this.
@@ -71,7 +71,7 @@ impl TileRule {
         self.layout_with_order(element_type, dimensions, &order)
     }
 
-    /// The layout of an array whose dimensions lie in a given order, the first varying fastest.
+    /// The layout of an array with a given order of dimensions, fastest first.
     ///
     /// # Errors
     /// As for [`TileRule::layout`].
@@ -104,9 +104,8 @@ impl TileRule {
         Ok(Layout { minor_to_major, tiles, element_size_in_bits, ..Layout::default() })
     }
 
-    /// The two dimensions that tiles cover, minor one first, of least padding; ties as [`TileRule::layout`] says, and
-    /// in the end those that are more minor in row-major order. Arrays that are empty or larger than any memory are
-    /// row-major.
+    /// The two tiled dimensions with the least padding, minor one first; ties as in [`TileRule::layout`], and finally
+    /// those that are more minor in row-major order. Arrays that are empty or larger than any memory are row-major.
     fn tiled_pair(&self, packed: u64, rank: usize, extent: impl Fn(usize) -> u64) -> (usize, usize) {
         let mut best = (rank - 1, rank - 2);
         let elements = (0..rank).try_fold(1u64, |product, d| product.checked_mul(extent(d)));

@@ -1,4 +1,4 @@
-//! What one device holds of a program that is not partitioned yet.
+//! The arguments on one device, for a program that is not partitioned yet.
 
 use memplan_hlo::parse;
 use memplan_memory::parallel::arguments_per_device;

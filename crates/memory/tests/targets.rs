@@ -1,4 +1,4 @@
-//! Target files: all built-in ones are sound, and what is wrong with others is said with its place.
+//! Target files: all built-in ones are sound, and errors in others name their position.
 
 use memplan_ir::{ElementType, Shape};
 use memplan_memory::{Alignment, Bytes, Family, MemorySpaceId, Target, TargetError};

@@ -14,8 +14,8 @@
 //! ```
 //!
 //! The algorithm is push-relabel with global relabeling (Goldberg and Tarjan, J. ACM 35, 1988; Cherkassky and Goldberg,
-//! Algorithmica 19, 1997). Only its first phase is needed: excess that cannot reach the sink does not return to the source,
-//! since it makes no difference to the cut. Shortest augmenting paths (Dinic) take a round for every length of a path, and
+//! Algorithmica 19, 1997). Only its first phase runs: excess that cannot reach the sink need not return to the source,
+//! since that does not affect the cut. Shortest augmenting paths (Dinic) take a round for every length of a path, and
 //! the networks of deep programs have paths of many lengths.
 
 use std::collections::VecDeque;
@@ -35,7 +35,7 @@ pub struct Network {
 pub struct MinCut {
     /// For each node, whether it is on the sink's side.
     pub on_sink_side: Vec<bool>,
-    /// The sum of what the edges across the cut can carry, which is the most that can flow.
+    /// The total capacity of the edges across the cut, which is the maximum flow.
     pub capacity: u64,
     /// Edges that were looked at, as a measure of work that is the same on every machine.
     pub steps: u64,
@@ -50,8 +50,8 @@ struct Edge {
 /// The capacity of an edge that must not be cut: more than any cut.
 pub const UNCUTTABLE: u64 = u64::MAX / 4;
 
-/// Most global relabelings before the search gives up: a limit against hostile networks, since those of real programs take
-/// a few.
+/// The most global relabelings before the search gives up: a limit against hostile networks, since those of real
+/// programs take a few.
 const MAX_ROUNDS: usize = 400;
 
 /// Nodes with excess flow, first come first served.

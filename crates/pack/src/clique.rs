@@ -1,4 +1,4 @@
-//! A lower bound that gaps make possible: blocks that interfere in pairs, though never all at one time.
+//! A lower bound for problems with gaps: blocks that interfere in pairs, but never all at one time.
 //!
 //! ```text
 //!   a ###......####     Intervals that meet in pairs have a time in common, so for plain blocks the most bytes
@@ -6,8 +6,8 @@
 //!   c .....#####...     meets the others, no time sees all three, and yet no two can share a byte.
 //! ```
 //!
-//! Every packing orders such a clique by offset, so it is as high as its sizes together. The cliques tried are
-//! those of a section, each with what is in a gap there and interferes with enough of it.
+//! Every packing orders such a clique by offset, so it is as high as the sum of its sizes. For each section, the
+//! cliques tried are its live blocks, plus blocks in a gap there that interfere with enough of them.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -81,7 +81,7 @@ fn promising_sections(instance: &Instance, gapped: &[u32], bound: u64) -> Vec<u3
     sections
 }
 
-/// Adds a block to a clique, in exchange for those that it can share bytes with, if they are smaller together.
+/// Adds a block to a clique, in exchange for the members that it can share bytes with, if they are smaller together.
 fn grow(instance: &Instance, clique: &mut Vec<u32>, block: u32, work: &mut usize) {
     let size = |block: u32| u128::from(instance.blocks[block as usize].size);
     let cost = |other: &u32| instance.pieces(*other as usize).len() + instance.pieces(block as usize).len();

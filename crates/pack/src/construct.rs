@@ -59,7 +59,7 @@ pub(crate) fn construct(
         }
     }
     if has_first_fit {
-        // Where these are all there is, they are few enough to take the time.
+        // If there are no others, these are few enough to take the time.
         let unlimited = Clock::unlimited();
         let clock = if only_best_fit { &unlimited } else { clock };
         for order in distinct_orders(instance, &XLA_ORDERS) {

@@ -1,4 +1,4 @@
-//! Packings that put first what is live when most bytes are: for problems too large to search as a whole.
+//! Packs the blocks that are live at the highest load first: for problems too large to search as a whole.
 //!
 //! ```text
 //! load  ^        __               The blocks live where the load is above the line are few, and only they
@@ -7,7 +7,7 @@
 //!       +--------------------> time
 //! ```
 //!
-//! Each failure moves the line or the height, so a sequence of tries covers both.
+//! Each failure moves the line or the height, so a sequence of attempts covers both.
 
 use alloc::vec;
 use alloc::vec::Vec;

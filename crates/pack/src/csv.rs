@@ -1,8 +1,8 @@
-//! Lines of CSV, each field with its place, so that errors say where.
+//! Lines of CSV, each field with its position for error messages.
 //!
 //! Lines end in LF or CRLF, blank lines are skipped, fields may be quoted as in RFC 4180, a byte order mark is ignored.
-//! Nothing is copied but quoted fields. What fields mean is for others to say: problems ([`table`](crate::table)), and
-//! traces of allocators in other crates.
+//! Only quoted fields are copied. The caller interprets the fields: problems ([`table`](crate::table)), and traces of
+//! allocators in other crates.
 
 use alloc::borrow::Cow;
 use alloc::borrow::ToOwned as _;
@@ -11,10 +11,10 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// Columns that a header may have. Real files have under ten; a line of millions is a mistake to be told, not stored.
+/// The most columns of a header. Real files have under ten; a line of millions is a mistake to report, not to store.
 const MOST_COLUMNS: usize = 1024;
 
-/// What is wrong with the lines of a file, and where.
+/// An error in the lines of a file, with its position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{line}:{column}: {kind}")]
 pub struct Error {
@@ -22,11 +22,11 @@ pub struct Error {
     pub line: usize,
     /// The byte within the line, from 1.
     pub column: usize,
-    /// What is wrong there.
+    /// The error.
     pub kind: ErrorKind,
 }
 
-/// What is wrong with the lines of a file.
+/// The errors in the lines of a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -61,7 +61,7 @@ pub enum ErrorKind {
 /// One field of a line, unquoted, with its place.
 #[derive(Clone, Debug)]
 pub struct Field<'t> {
-    /// What it says, blanks included.
+    /// Its text, blanks included.
     pub text: Cow<'t, str>,
     /// The line, from 1.
     pub line: usize,
@@ -70,7 +70,7 @@ pub struct Field<'t> {
 }
 
 impl Field<'_> {
-    /// What it says, without the blanks around it.
+    /// Its text, without the blanks around it.
     pub fn trimmed(&self) -> &str {
         self.text.trim()
     }

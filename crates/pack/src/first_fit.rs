@@ -1,10 +1,10 @@
-//! A constructive heuristic for small problems: each block, in a given order, as low as it goes
-//! or into the smallest hole.
+//! A constructive heuristic for small problems: puts each block, in a given order, as low as possible or into the
+//! smallest hole.
 //!
-//! With [`Fit::Best`] it is XLA's global decreasing-size best fit, in whatever order.
+//! With [`Fit::Best`] it is XLA's global decreasing-size best fit, for any order.
 //!
-//! It knows every rule a block can have (alignment, fixed places, gaps, several sizes) and fills holes, which
-//! the skyline of [`crate::niche`] cannot. The price is quadratic time; [`is_affordable`] says where to stop.
+//! It supports every property of a block (alignment, fixed offsets, gaps, several sizes) and fills holes, which the
+//! skyline of [`crate::niche`] cannot. It takes quadratic time; [`is_affordable`] is the limit.
 
 use alloc::collections::BinaryHeap;
 use alloc::vec;
@@ -60,7 +60,7 @@ pub(crate) fn pack(instance: &Instance, order: &[u32], fit: Fit, clock: &Clock) 
     Some(offsets)
 }
 
-/// Places the blocks that have no place yet around those that have. `None` where the time was up before.
+/// Places the blocks that have no place yet around those that have. `None` if the time is up before.
 pub(crate) fn pack_around(
     instance: &Instance,
     placed: &[(u32, u64)],

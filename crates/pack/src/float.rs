@@ -1,5 +1,5 @@
-//! What `core` does not know of floating-point numbers. Roots are the same in both versions; powers may differ in the last bit,
-//! and so then may packings of problems with thousands of items.
+//! Floating-point functions that `core` lacks. Roots are equal in both versions; powers may differ in the last bit, and
+//! with them packings of problems with thousands of items.
 
 #[cfg(feature = "std")]
 pub(crate) fn sqrt(x: f64) -> f64 {

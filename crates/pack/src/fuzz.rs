@@ -1,13 +1,13 @@
-//! A judge for arbitrary bytes: what the fuzz target and the smoke test run.
+//! Tests arbitrary bytes: the body of the fuzz target and the smoke test.
 //!
-//! The bytes become a small problem with every feature; the answers of the solver are compared with those
-//! of brute force, which knows nothing but the problem.
+//! The bytes become a small problem with every feature; the solver's answers are compared with those of brute force,
+//! which uses only the problem.
 
 use alloc::vec::Vec;
 
 use crate::{Error, Item, Options, Problem, Status, fit, minimize, table::Table, validate};
 
-/// What a case turned out to be, so that a test can count the interesting ones.
+/// The kind of a case, so that a test can count the interesting ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Case {
     /// The problem contradicts itself, and was refused.
@@ -18,11 +18,11 @@ pub enum Case {
     Gap,
 }
 
-/// Poses the problem that the bytes stand for, and checks all that the solver says of it.
+/// Solves the problem that the bytes encode, and checks all claims of the solver.
 ///
 /// # Panics
 ///
-/// Where the solver is wrong.
+/// If the solver is wrong.
 pub fn check(bytes: &[u8]) -> Case {
     // Whatever the bytes are as CSV: an error or a table, but no panic.
     let _ = Table::parse(bytes);

@@ -1,4 +1,4 @@
-//! Problems to measure and to test with: the shapes that programs have, and two that are hard on purpose.
+//! Problems for measurements and tests: shapes of real programs, and two that are hard on purpose.
 
 use alloc::vec::Vec;
 

@@ -1,10 +1,9 @@
-//! From a first packing to a better one, and to a proof.
+//! Improves a first packing, and proves bounds.
 //!
-//! Two kinds of workers share the time. A *prover* searches at the lower bound (or the capacity asked for):
-//! it either ends the matter or raises the bound. A *descender* bisects between what is known to be
-//! impossible and what has been found, giving each height a number of nodes that grows from sweep to sweep.
-//! Work goes in rounds of a number of nodes, and what was learned is shared between rounds only,
-//! so the result does not depend on the timing of threads.
+//! Two kinds of workers share the time. A *prover* searches at the lower bound (or the requested capacity): it either
+//! finishes or raises the bound. A *descender* bisects between the heights known to be impossible and the best found,
+//! giving each height a number of nodes that grows from sweep to sweep. Work is divided into rounds of a number of
+//! nodes, and workers share results only between rounds, so the result does not depend on the timing of threads.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -17,7 +16,7 @@ use crate::sample::Sampler;
 use crate::search::{self, Outcome, Search};
 use crate::{Options, profile};
 
-/// What is asked for.
+/// The goal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Goal {
     Fit(u64),
@@ -34,7 +33,7 @@ impl Goal {
     }
 }
 
-/// A packing of the blocks and what is proved about all of them.
+/// A packing of the blocks and the bounds proved for all packings.
 #[derive(Clone, Debug)]
 pub(crate) struct Best {
     pub(crate) offsets: Vec<u64>,
@@ -68,7 +67,7 @@ pub(crate) fn improve(
     if !best.is_open(goal) || options.node_limit == Some(0) || clock.is_over() {
         return best;
     }
-    // Only what stands above the goal needs to move.
+    // Only blocks above the goal need to move.
     let blocks = tall_blocks(instance, &best.offsets, goal.enough(lower_bound));
     let part = instance.restrict(&blocks);
     let offsets = blocks.iter().map(|&block| best.offsets[block as usize]).collect();
@@ -197,7 +196,7 @@ enum Kind<'a> {
     CriticalFirst(Box<CriticalFirst<'a>>),
 }
 
-/// Where a descender is in its sweep.
+/// The state of a descender's sweep.
 struct Descent {
     /// Heights up to here were given up in this sweep.
     given_up: u64,
@@ -205,7 +204,7 @@ struct Descent {
     allowance: u64,
     /// Nodes left for the present one.
     left: u64,
-    /// Where between what was given up and the best the next try goes, in 256ths.
+    /// The position of the next try between the failed height and the best one, in 256ths.
     place: u64,
 }
 

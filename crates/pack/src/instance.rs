@@ -1,12 +1,11 @@
-//! The problem as the solver sees it: blocks over sections.
+//! The solver's form of the problem: blocks over sections.
 //!
-//! - A **block** is an item, or the items of a colocation group: it gets one offset.
-//! - A **section** is a stretch of time that matters. Times are compressed twice: to the points where
-//!   something starts or ends, and then to those stretches whose live set is not contained in a
-//!   neighbor's. What interferes, interferes in one of those; and the most bytes live at one time are
-//!   live in one of those.
-//! - A **piece** is a run of sections during which a block holds a given number of bytes. A plain item
-//!   has one piece; gaps and groups make more of them.
+//! - A **block** is an item, or the items of a colocation group: it has one offset.
+//! - A **section** is a relevant stretch of time. Times are compressed twice: to the points where something starts or
+//!   ends, and then to the stretches whose live set is not contained in a neighbor's. All interference, and the highest
+//!   load, is in one of those.
+//! - A **piece** is a run of sections during which a block has a constant size. A plain item has one piece; gaps and
+//!   groups make more of them.
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -22,7 +21,7 @@ pub(crate) struct Piece {
     pub(crate) size: u64,
 }
 
-/// What gets one offset.
+/// An item or group with one offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Block {
     /// First section of the first piece.
@@ -36,7 +35,7 @@ pub(crate) struct Block {
     pub(crate) alignment: u64,
     pub(crate) fixed: Option<u64>,
     pub(crate) preferred: Option<u64>,
-    /// Where the pieces are in [`Instance::pieces`].
+    /// The index of its first piece in [`Instance::pieces`].
     first_piece: u32,
     n_pieces: u32,
 }
@@ -50,12 +49,12 @@ pub(crate) struct Instance {
     pub(crate) n_sections: usize,
 }
 
-/// How the blocks of an instance stand for the items of a problem.
+/// The mapping between the blocks of an instance and the items of a problem.
 pub(crate) struct Mapping {
     places: Vec<Place>,
 }
 
-/// What decides the offset of an item.
+/// The source of an item's offset.
 #[derive(Clone, Copy)]
 enum Place {
     Block(u32),
@@ -139,7 +138,7 @@ impl Instance {
         if g == 1 {
             return most;
         }
-        // Large roundings first; each section is written once, and `next` jumps over what is written.
+        // Large roundings first; each section is written once, and `next` skips written ones.
         let mut order: Vec<&Piece> = self.pieces.iter().collect();
         let rounding = |piece: &Piece| (g - piece.size % g) % g;
         order.sort_by_key(|piece| core::cmp::Reverse(rounding(piece)));
@@ -266,7 +265,7 @@ impl Mapping {
         }
     }
 
-    /// The offsets of the items, given those of the blocks.
+    /// The offsets of the items, given the blocks' offsets.
     pub(crate) fn offsets(&self, blocks: &[u64]) -> Vec<u64> {
         let offset = |place: &Place| match *place {
             Place::Block(block) => blocks[block as usize],
@@ -295,7 +294,7 @@ fn find(next: &mut [u32], mut at: u32) -> u32 {
     at
 }
 
-/// What a group asks of its common offset.
+/// The constraints of a group on its common offset.
 fn merge(problem: &Problem, members: &[u32]) -> Result<Block, Error> {
     let mut alignment = 1u64;
     let mut fixed: Option<(usize, u64)> = None;

@@ -1,13 +1,12 @@
-//! Dynamic storage allocation: buffers with known lifetimes to offsets, with proofs.
+//! Dynamic storage allocation: assigns offsets to buffers with known lifetimes, with proofs.
 //!
-//! A [`Problem`] is a set of items with sizes and live ranges; a [`Packing`] gives each an offset such that
-//! items that are live together share no byte. [`minimize`] asks for the lowest height, [`fit`] whether a
-//! capacity is enough, [`pack`] for whichever the problem says. Every answer carries a [`Certificate`]:
-//! a lower bound, and whether the height is proved least or the capacity proved too small.
-//! How hard to try is a number of steps, so that answers are the same on every machine; who would rather
-//! limit the time asks for that ([`Options::within`]). A [`Recording`] makes a problem of what an eager runtime
-//! allocates in one step, and replays the offsets. [`validate()`] judges packings and shares no code with
-//! the solver. The crate knows nothing of programs.
+//! A [`Problem`] is a set of items with sizes and live ranges; a [`Packing`] gives each an offset such that items that
+//! are live together share no byte. [`minimize`] finds the lowest height, [`fit`] answers whether a capacity suffices,
+//! [`pack`] does what the problem asks for. Every answer has a [`Certificate`]: a lower bound, and whether the height
+//! is proved minimal or the capacity proved too small. The effort is a number of steps, so answers are the same on
+//! every machine; [`Options::within`] limits the time instead. A [`Recording`] makes a problem of the allocations of
+//! one step of an eager runtime, and replays the offsets. [`validate()`] checks packings and shares no code with the
+//! solver. The crate knows nothing of programs.
 //!
 //! ```
 //! use memplan_pack::{Item, Options, Problem, minimize};
@@ -25,25 +24,25 @@
 //!
 //! # Method
 //!
-//! 1. Items become blocks over sections: groups are merged, and of all times only those are kept whose
-//!    live set is not contained in a neighbor's (`instance`).
-//! 2. A bound: the most bytes live at one time, or a clique of blocks that interfere in pairs though never all at
-//!    once, which gaps make possible (`clique`).
+//! 1. Items become blocks over sections: groups are merged, and only times remain whose live set is not contained in a
+//!    neighbor's (`instance`).
+//! 2. A bound: the most bytes live at one time, or a clique of blocks that interfere in pairs but never all at once,
+//!    which gaps make possible (`clique`).
 //! 3. A few runs of linearithmic heuristics (`niche`) and of first-fit and best-fit (`first_fit`), which are enough
 //!    for most programs, and up to 2^14 pieces never worse than the orders of XLA's heap simulator.
-//! 4. Up to a few thousand blocks, exact search for the bound, beside a bisection of what is between the
-//!    bound and the best height (`search`, `improve`).
-//! 5. Above that, exact search of only those blocks that are live when most bytes are, with the rest filled
-//!    in around them (`critical`), beside many heuristic packings that learn from each other (`sample`).
+//! 4. Up to a few thousand blocks, exact search at the bound, beside a bisection between the bound and the best height
+//!    (`search`, `improve`).
+//! 5. Above that, exact search of only those blocks that are live when most bytes are, with the rest filled in around
+//!    them (`critical`), beside many heuristic packings that learn from each other (`sample`).
 //!
 //! # Measured
 //!
-//! On two cores of a machine that others kept busy as well (load 3 to 6), so wall-clock times are above what an idle
-//! one takes, and CPU times stand beside them where they matter.
+//! On a two-core machine with other jobs (load 3 to 6), so wall-clock times are longer than on an idle one; CPU times
+//! are given where they matter.
 //!
 //! Into 1,048,576 bytes, and the SuperMalloc of `omnimalloc` 1.0 in the same run (load 3.4). memplan has one thread.
-//! SuperMalloc races three, and as it goes on below the capacity until its time is up, it was given the least time, by
-//! doubling from 25 ms, that was enough:
+//! SuperMalloc races three. It continues below the capacity until its time is up, so it was given the least sufficient
+//! time, by doubling from 25 ms:
 //!
 //! | problem | s | CPU s | nodes | height | SuperMalloc s | CPU s | height |
 //! |---|---:|---:|---:|---:|---:|---:|---:|
@@ -76,7 +75,7 @@
 //!
 //! `bench --threads 1 --nodes 0 training:1000 inference:1000 random:1000 training:10000 ...` makes this table.
 //!
-//! Lowest height, no capacity told, two threads, 10 s at most (load 5):
+//! Lowest height, without a capacity, two threads, 10 s at most (load 5):
 //!
 //! | problem | items | height over bound | seconds |
 //! |---|---:|---:|---:|
@@ -94,16 +93,17 @@
 //!
 //! # Without `std`
 //!
-//! With `default-features = false` the crate needs `alloc` only. Answers are the same but for the last bit of powers, which
-//! shows in problems with thousands of items at most. What is missing has to do with time: limits of time
-//! (`Options::time_limit`), how long it took (`Certificate::elapsed`, `Report`), and threads, so that the calling one does the
-//! work of all. `examples/no_std` is a program without the standard library.
+//! With `default-features = false` the crate needs only `alloc`. Answers are equal except for the last bit of powers,
+//! which matters in problems with thousands of items at most. Missing are time limits (`Options::time_limit`), measured
+//! times (`Certificate::elapsed`, `Report`), and threads: the calling thread does all the work. `examples/no_std` is a
+//! program without the standard library.
 //!
 //! # Limits
 //!
-//! Beyond 2^15 pieces or a state of 2^22 (sections times live blocks) there is no search of the whole, so a
-//! gap above the bound stays unproved, and heuristics alone may leave one: `random:20000:2` ends 10.7 % high. The skyline heuristic takes a block with gaps for the rectangle
-//! around it and puts nothing below fixed blocks; first-fit, which knows better, stops at 2^14 pieces.
+//! Beyond 2^15 pieces or a state of 2^22 (sections times live blocks) there is no search of the whole, so a gap above
+//! the bound stays unproved, and heuristics alone may leave one: `random:20000:2` ends 10.7 % high. The skyline
+//! heuristic treats a block with gaps as the rectangle around it and puts nothing below fixed blocks; first-fit handles
+//! both, but stops at 2^14 pieces.
 
 #![no_std]
 

@@ -1,4 +1,4 @@
-//! A constructive heuristic for any size: fill the niches of the skyline.
+//! A constructive heuristic for any size: fills the niches of the skyline.
 //!
 //! ```text
 //!        +----+        The skyline is the top of what has been placed. A stretch between
@@ -9,10 +9,9 @@
 //! ```
 //!
 //! This is best-fit strip packing (Burke, Kendall, Whitwell: "A new placement heuristic for the orthogonal
-//! stock-cutting problem", Operations Research 2004) with the place along time given. Blocks go to the
-//! bottom in the order in which a niche wants them rather than in a global order, which is what first-fit
-//! lacks. Every step is a placement or joins two stretches, so there are O(n) steps, each with one query
-//! in a tree.
+//! stock-cutting problem", Operations Research 2004) with a given position along time. The bottom niche chooses the
+//! next block, while first-fit has a global order. Every step places a block or joins two stretches, so there are O(n)
+//! steps, each with one query in a tree.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -25,12 +24,12 @@ use crate::options::Clock;
 pub(crate) enum Rule {
     /// The one of highest rank.
     Best,
-    /// The one of highest rank among those that cover the section which the fewest cover: what only few
-    /// can fill is soon out of reach for all of them. Where many are inside, [`Rule::Best`].
+    /// The one of highest rank among the blocks that cover the section with the fewest candidates: such a section soon
+    /// has none. If there are many candidates, [`Rule::Best`].
     Scarce,
 }
 
-/// What to do when the time is up.
+/// What to do if the time is up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Late {
     /// There is a packing already.
@@ -232,7 +231,7 @@ impl Skyline {
             self.insert(part, before);
             before = part.lower;
         }
-        // What is left of the niche is lower than the block.
+        // The rest of the niche is lower than the block.
         self.at = if lower == niche.lower && upper < niche.upper { upper } else { niche.lower };
     }
 
@@ -249,8 +248,8 @@ impl Skyline {
 
 /// The blocks that have no place yet, in a tree over their first sections.
 ///
-/// A query for the best block inside a niche descends where something may be inside (least end) and may be
-/// better than what was found (highest rank).
+/// A query for the best block inside a niche descends where a block may be inside (least end) and may be better than
+/// the best so far (highest rank).
 struct Waiting {
     /// The blocks in order of first section.
     order: Vec<u32>,

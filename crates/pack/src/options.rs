@@ -1,4 +1,4 @@
-//! How hard to try, how long, and how to watch and stop it.
+//! Options for effort and time, and for watching and stopping a search.
 
 use alloc::sync::Arc;
 use core::fmt;
@@ -6,23 +6,23 @@ use core::sync::atomic::{AtomicBool, Ordering};
 #[cfg(feature = "std")]
 use std::time::{Duration, Instant};
 
-/// Limits and hooks. The defaults are a number of steps, some seconds for most problems, so that the answer is the same on
-/// every machine and in every run: without a limit of time it depends on the problem, `node_limit`, `threads` and `seed`
-/// only. Who would rather wait for so long than for so many steps asks for `Options::within`.
+/// Limits and hooks. The defaults are a number of steps, some seconds for most problems, so that the answer is the same
+/// on every machine and in every run: without a time limit it depends only on the problem, `node_limit`, `threads` and
+/// `seed`. [`Options::within`] limits the time instead.
 #[derive(Clone)]
 pub struct Options {
     /// Wall-clock limit. One packing, by a heuristic that takes about a second for a million items, is made in any
     /// case; all else stops within milliseconds. `None`: no limit. Only with feature `std`, which has a clock.
     #[cfg(feature = "std")]
     pub time_limit: Option<Duration>,
-    /// Most decisions each worker (two or three, or as many as there are threads) may try after the first
-    /// heuristics. Many blocks looked at count as a decision, so that one is about two microseconds of work,
-    /// whatever the problem. `None`: no limit; 0: heuristics only.
+    /// The most decisions that each worker (two or three, or as many as there are threads) may try after the first
+    /// heuristics. Many visited blocks count as a decision, so that one is about two microseconds of work, in any
+    /// problem. `None`: no limit; 0: heuristics only.
     pub node_limit: Option<u64>,
     /// Threads to use; at least one is. Without feature `std`, which has threads, the calling one does the work of all.
     pub threads: usize,
-    /// Only XLA's heuristic: global decreasing-size best fit, by size and by length of life, of which the lower one counts.
-    /// Where there are too many pieces for its quadratic time, the others as well.
+    /// Only XLA's heuristic: global decreasing-size best fit, by size and by length of life, of which the lower one
+    /// counts. With too many pieces for its quadratic time, the others as well.
     pub only_best_fit: bool,
     /// Varies the random choices.
     pub seed: u64,
@@ -41,12 +41,12 @@ impl Options {
         Options { node_limit: Some(0), threads: 1, ..Options::default() }
     }
 
-    /// As XLA packs: to see what it would need.
+    /// As XLA packs: for estimates of XLA.
     pub fn as_xla() -> Self {
         Options { only_best_fit: true, ..Options::quick() }
     }
 
-    /// As many steps as there are in a time, so that the answer depends on the machine and on what else it does.
+    /// As many steps as fit into a time, so that the answer depends on the machine and its load.
     #[cfg(feature = "std")]
     pub fn within(time_limit: Duration) -> Self {
         Options { time_limit: Some(time_limit), node_limit: None, ..Options::default() }
@@ -59,7 +59,7 @@ impl Default for Options {
             #[cfg(feature = "std")]
             time_limit: None,
             node_limit: Some(DEFAULT_NODES),
-            // Not as many as there are cores: how many there are decides what is tried.
+            // Not the number of cores: the number of threads affects the result.
             threads: 2,
             only_best_fit: false,
             seed: 0,
@@ -178,7 +178,7 @@ const CLOCK_EVERY: u64 = 256;
 const LOOKS_PER_NODE: u64 = 256;
 
 impl<'a> Budget<'a> {
-    /// What all threads share.
+    /// The state that all threads share.
     pub(crate) fn clock(&self) -> &'a Clock {
         self.clock
     }

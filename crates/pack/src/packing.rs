@@ -1,10 +1,10 @@
-//! The answer: offsets, and a certificate that says how good they are and how that is known.
+//! The answer: offsets, and a certificate that says how good they are and why.
 
 use alloc::vec::Vec;
 #[cfg(feature = "std")]
 use std::time::Duration;
 
-/// Where every item goes, and what is known about that.
+/// The offset of every item, with a certificate.
 #[derive(Clone, Debug, PartialEq)]
 #[must_use]
 pub struct Packing {
@@ -13,7 +13,7 @@ pub struct Packing {
     pub offsets: Vec<u64>,
     /// One past the highest byte used.
     pub height: u64,
-    /// What is proved about the height.
+    /// The proof about the height.
     pub certificate: Certificate,
 }
 
@@ -26,7 +26,7 @@ impl Packing {
     }
 }
 
-/// What is proved about a packing, and what that took.
+/// The proof about a packing, and its cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Certificate {
     /// The answer to the question asked.

@@ -1,4 +1,4 @@
-//! When most bytes are live, and which items those are: what to look at where a problem does not fit.
+//! When most bytes are live, and which items those are: the first thing to look at if a problem does not fit.
 
 use alloc::vec::Vec;
 
@@ -16,7 +16,7 @@ pub struct Peak {
 }
 
 impl Problem {
-    /// When most bytes are live, and what holds them; `None` where nothing ever is. O(n log n).
+    /// The moment of most live bytes, and the items that hold them; `None` if nothing is ever live. O(n log n).
     pub fn peak(&self) -> Option<Peak> {
         let mut events: Vec<(u64, i128)> = Vec::with_capacity(2 * self.items.len());
         for item in &self.items {

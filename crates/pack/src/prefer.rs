@@ -1,4 +1,4 @@
-//! Moves blocks to the offsets they prefer, where that costs nothing.
+//! Moves blocks to their preferred offsets, at no cost.
 
 use crate::first_fit::Placed;
 use crate::instance::Instance;

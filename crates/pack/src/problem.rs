@@ -1,4 +1,4 @@
-//! What is to be packed: items that need `size` bytes during a live range.
+//! The problem: items that need `size` bytes during a live range.
 //!
 //! ```text
 //! address
@@ -10,8 +10,8 @@
 //!   +-----+--------+--+--> time
 //! ```
 //!
-//! Two items *interfere* when some time is in both live ranges and in no gap of either.
-//! Items that interfere get disjoint bytes, unless a colocation group makes them share an offset.
+//! Two items *interfere* if some time is in both live ranges and in no gap of either. Items that interfere get disjoint
+//! bytes, unless a colocation group makes them share an offset.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -213,9 +213,9 @@ pub enum Error {
         first: usize,
         /// Another member.
         second: usize,
-        /// Where the first is fixed.
+        /// The fixed offset of the first.
         first_offset: u64,
-        /// Where the second is fixed.
+        /// The fixed offset of the second.
         second_offset: u64,
     },
     /// Alignments of a group without a common multiple below 2^64.

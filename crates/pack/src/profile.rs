@@ -11,7 +11,7 @@ pub(crate) fn raise_to_fixed(instance: &Instance, floor: &mut [u64]) {
     let mut fixed: Vec<_> = instance.blocks.iter().filter(fixed).collect();
     fixed.sort_by_key(|block| block.lower);
     let mut waiting = fixed.into_iter().peekable();
-    // Ends of the fixed blocks met so far, the highest first; those that are over leave when they surface.
+    // Ends of the fixed blocks met so far, the highest first; past ones leave when they surface.
     let mut ends: BinaryHeap<(u64, u32)> = BinaryHeap::new();
     for (section, floor) in floor.iter_mut().enumerate() {
         while let Some(block) = waiting.next_if(|block| block.lower as usize <= section) {

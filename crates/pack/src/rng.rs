@@ -1,4 +1,4 @@
-//! A small random number generator, so that a seed means the same packing on every machine and version.
+//! A small random number generator, so that a seed gives the same packing on every machine and version.
 
 /// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014).
 #[derive(Clone, Debug)]

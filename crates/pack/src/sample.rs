@@ -1,8 +1,7 @@
 //! Many packings by the niche heuristic, each learning from the last: for problems too large to search.
 //!
-//! Blocks that end near the top were served too late. The next packing prefers them ("squeaky wheel",
-//! Joslin and Clements, JAIR 1999), with some noise so that it does not turn in circles. What was learned
-//! from a worse packing is forgotten again after a while.
+//! Blocks that end near the top were placed too late. The next packing prefers them ("squeaky wheel", Joslin and
+//! Clements, JAIR 1999), with some noise to avoid cycles. After a while, preferences from worse packings are dropped.
 
 use alloc::vec::Vec;
 
@@ -18,7 +17,7 @@ use crate::rng::Rng;
 pub(crate) struct Sampler<'a> {
     instance: &'a Instance,
     rng: Rng,
-    /// What speaks for a block: how it is shaped, and what was learned.
+    /// The priority of a block: from its shape, and from earlier packings.
     promise: Vec<f64>,
     best_promise: Vec<f64>,
     best_height: u64,

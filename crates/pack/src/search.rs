@@ -1,21 +1,21 @@
 //! Exact search: is there a packing within a capacity?
 //!
-//! The state is a skyline. For each section `floor` says that everything below is decided. A branching
-//! takes a section on a lowest plateau and decides what goes there at the floor: one of the blocks that
-//! fit, or nothing, which raises the floor of that section to the next offset that something could have.
-//! So no packing is met twice, and every packing in which each block rests on another one (or on the
-//! ground) is met: a packing can always be pushed down into such a one ("canonical", as in MiniMalloc).
+//! The state is a skyline. For each section, everything below its `floor` is decided. A branching takes a section on a
+//! lowest plateau and decides what is at the floor: one of the blocks that fit, or nothing, which raises the floor of
+//! that section to the next possible offset. So no packing is visited twice, and every packing in which each block
+//! rests on another one (or on the ground) is visited: every packing can be pushed down into such a one ("canonical",
+//! as in MiniMalloc).
 //!
-//! What makes it fast, in the order of effect:
+//! Techniques that make it fast, by effect:
 //!
-//! - **Floors.** A floor rises to the least offset that any block still waiting there can have, which
-//!   lifts blocks elsewhere, and so on to the fixed point. The bytes lost count against the slack.
-//! - **Each section is a machine.** Its blocks must follow each other between the floor and the capacity,
-//!   as tasks do on one machine, so the rules of scheduling apply: sets that end too late, blocks that
-//!   cannot be the next one and so start after another.
-//! - **Parts.** Where no waiting block crosses a point of time, both sides are independent, and if one has
-//!   no solution the other's are not enumerated.
-//! - **Memory.** Skylines that failed are remembered; different orders lead to the same ones all the time.
+//! - **Floors.** A floor rises to the least possible offset of any block still waiting there, which lifts blocks
+//!   elsewhere, and so on to the fixed point. The lost bytes count against the slack.
+//! - **Each section is a machine.** Its blocks must follow each other between the floor and the capacity, like tasks on
+//!   one machine, so scheduling rules apply: sets that end too late, blocks that cannot be next and so start after
+//!   another.
+//! - **Parts.** If no waiting block crosses a point of time, both sides are independent, and if one has no solution the
+//!   other's are not enumerated.
+//! - **Memory.** Failed skylines are remembered; different orders often lead to the same ones.
 //! - **Failures guide**: sections that fail often are decided first, and the search restarts.
 
 use alloc::vec;
@@ -39,7 +39,7 @@ use crate::options::Budget;
 use crate::rng::Rng;
 use crate::units::Scaled;
 
-/// Where a search stands.
+/// The state of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// Offsets within the capacity.
@@ -124,7 +124,7 @@ pub(crate) struct Search<'a> {
     per_weight: Vec<f64>,
     /// One by the capacity.
     per_capacity: f64,
-    /// What speaks for placing a block early: it is long, and large.
+    /// The priority of a block: long and large ones first.
     promise: Vec<f64>,
     rng: Rng,
     /// Random part of the value order, for this run.
@@ -296,7 +296,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The maximal runs of sections that waiting blocks tie together, those that failed most last.
+    /// The maximal runs of sections connected by waiting blocks, those that failed most last.
     fn parts(&self, lower: u32, upper: u32) -> Parts {
         let mut parts = Parts::new();
         let mut from = lower;

@@ -1,4 +1,4 @@
-//! The entry points: what is tried, in which order, and what is thereby proved.
+//! The entry points: the methods, their order, and what each proves.
 
 use crate::clique;
 use crate::construct::construct;
@@ -20,7 +20,7 @@ pub fn pack(problem: &Problem, options: &Options) -> Result<Packing, Error> {
     }
 }
 
-/// Asks whether the problem fits `capacity` bytes, whatever its own capacity says.
+/// Finds out whether the problem fits `capacity` bytes, ignoring its own capacity.
 ///
 /// It ends with the first packing within the capacity, with the proof that there is none, or at a limit.
 ///
@@ -31,7 +31,7 @@ pub fn fit(problem: &Problem, capacity: u64, options: &Options) -> Result<Packin
     solve(problem, Goal::Fit(capacity), options)
 }
 
-/// Asks for the lowest height, whatever the problem's capacity says.
+/// Finds the lowest height, ignoring the problem's capacity.
 ///
 /// It ends with a packing that is proved to be lowest, or at a limit with the lowest one found.
 ///

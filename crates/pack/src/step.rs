@@ -1,7 +1,7 @@
-//! Steps of an eager runtime: one is recorded, packed, and replayed from then on.
+//! Steps of an eager runtime: records and packs one step, and replays it from then on.
 //!
-//! A runtime without a graph learns what a training step allocates only while it runs it. Where steps are alike, one of them is a
-//! [`Problem`]: each allocation is live from the call that makes it to the call that frees it.
+//! A runtime without a graph learns the allocations of a training step only while running it. If steps are alike, one
+//! of them is a [`Problem`]: each allocation is live from the call that makes it to the call that frees it.
 //!
 //! ```
 //! use memplan_pack::{Options, Recording};
@@ -36,7 +36,7 @@ use alloc::vec::Vec;
 
 use crate::{Error, Item, Options, Packing, Problem, minimize};
 
-/// What a step does to memory, while it is written down.
+/// The allocations and frees of a step, while it is recorded.
 #[derive(Clone, Debug)]
 pub struct Recording {
     alignment: u64,
@@ -48,7 +48,7 @@ pub struct Recording {
 /// A call of an allocator. Allocations are numbered in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// So many bytes are asked for.
+    /// A request for this many bytes.
     Allocate {
         /// The bytes.
         bytes: u64,
@@ -83,9 +83,9 @@ pub enum CallError {
     Differs {
         /// Which call, counted from zero.
         index: usize,
-        /// What it is.
+        /// The call.
         found: Call,
-        /// What it was; `None` after the last one.
+        /// The recorded call; `None` after the last one.
         recorded: Option<Call>,
     },
 }
@@ -104,7 +104,7 @@ impl Recording {
         self.items.len() - 1
     }
 
-    /// Notes that an allocation is given back. What is never given back is needed to the end of the step.
+    /// Records that an allocation is freed. An allocation that is never freed is needed to the end of the step.
     ///
     /// # Errors
     /// When there is no such allocation, or it was given back before.
@@ -159,7 +159,8 @@ impl PackedStep {
     }
 }
 
-/// A step that does what the recorded one did. Any other call is refused, since what it would overwrite may still be needed.
+/// A step that repeats the recorded one. Any other call is refused, since the memory that it would overwrite may still
+/// be needed.
 #[derive(Clone, Debug)]
 pub struct Replay {
     step: Arc<Packed>,
@@ -167,7 +168,7 @@ pub struct Replay {
     n_allocations: usize,
 }
 
-/// Where an allocation of a replayed step is.
+/// The place of an allocation in a replayed step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed {
     /// Its number, to free it by.

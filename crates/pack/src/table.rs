@@ -1,6 +1,6 @@
 //! Problems as CSV: `id,lower,upper,size` and optionally `alignment` and `offset`; further columns are kept.
 //!
-//! Errors name the line and the column (in bytes, from 1) of the field that is wrong.
+//! Errors name the line and the column (in bytes, from 1) of the wrong field.
 
 use alloc::borrow::ToOwned as _;
 use alloc::collections::BTreeMap;
@@ -21,7 +21,7 @@ pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
-/// What is wrong with a CSV file, and where.
+/// An error in a CSV file, with its position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{line}:{column}: {kind}")]
 pub struct TableError {
@@ -29,11 +29,11 @@ pub struct TableError {
     pub line: usize,
     /// The byte within the line, from 1.
     pub column: usize,
-    /// What is wrong there.
+    /// The error.
     pub kind: TableErrorKind,
 }
 
-/// What is wrong with a CSV file.
+/// The errors of a CSV file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableErrorKind {
@@ -183,7 +183,7 @@ pub fn write_problem(problem: &Problem) -> String {
     out
 }
 
-/// Where the columns of the header are.
+/// The positions of the header's columns.
 struct Columns {
     names: Vec<String>,
     id: usize,

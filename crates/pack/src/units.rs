@@ -1,4 +1,4 @@
-//! The same instance in the largest unit that loses nothing, for one capacity.
+//! The same instance for one capacity, in the largest unit that divides all sizes.
 
 use alloc::vec::Vec;
 
@@ -12,7 +12,7 @@ use crate::niche::round_up;
 /// divides anyway loses nothing, except for a block on top, whose true end counts: `last`.
 pub(crate) struct Scaled {
     unit: u64,
-    /// What every offset is a multiple of anyway.
+    /// A common divisor of all offsets.
     grain: u64,
     pub(crate) capacity: u64,
     pub(crate) size: Vec<u64>,
@@ -76,7 +76,7 @@ impl Scaled {
         scaled
     }
 
-    /// What heights of canonical packings are a multiple of: the unit, where no size was rounded, else 1.
+    /// A common divisor of the heights of canonical packings: the unit, if no size was rounded, else 1.
     pub(crate) fn height_step(&self) -> u64 {
         if self.is_rounded { 1 } else { self.unit }
     }

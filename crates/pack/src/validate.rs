@@ -1,8 +1,8 @@
-//! An independent judge of packings. It shares no code with the solver, only the problem's definition.
+//! An independent checker of packings. It shares no code with the solver, only the problem's definition.
 //!
-//! A claim is a time span during which a unit (an item, or a group of items at one offset) holds the
-//! bytes `offset..offset + size`. A sweep along time keeps the claims that are live ordered by offset,
-//! so a new claim needs to be compared with its two neighbors only. O(n log n).
+//! A claim is a time span during which a unit (an item, or a group of items at one offset) holds the bytes
+//! `offset..offset + size`. A sweep along time keeps the live claims ordered by offset, so a new claim is compared only
+//! with its two neighbors. O(n log n).
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -59,9 +59,9 @@ pub enum Violation {
         first: usize,
         /// Another member.
         second: usize,
-        /// Where the first is.
+        /// The offset of the first.
         first_offset: u64,
-        /// Where the second is.
+        /// The offset of the second.
         second_offset: u64,
     },
     /// Two interfering items with bytes in common.

@@ -1,4 +1,4 @@
-//! Against the packer inside XLA, on problems shaped like those of programs: with colocation and gaps.
+//! Comparison with the packer inside XLA, on problems shaped like programs: with colocation and gaps.
 
 use std::cmp::Reverse;
 

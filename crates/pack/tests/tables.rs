@@ -1,4 +1,4 @@
-//! Reading and writing CSV: what is accepted, and what errors say and where they point.
+//! Reading and writing CSV: accepted files, and errors with their positions.
 
 use memplan_pack::table::Table;
 

@@ -1,7 +1,7 @@
-//! Every pass by name, and which of them run together; the passes themselves are in the crates below.
+//! Every pass by name, and the groups that run together; the passes themselves are in the crates below.
 //!
-//! A pass is a value that implements [`Pass`]. Its fields are its options: every number that decides results is a field,
-//! with its reason beside it, and the constants of this crate hold the values that `compile` uses. Only limits against
+//! A pass is a value that implements [`Pass`]. Its fields are its options: every number that affects results is a
+//! field, with its reason, and the constants of this crate have the values that `compile` uses. Only limits against
 //! hostile programs are constants in code.
 //!
 //! ```

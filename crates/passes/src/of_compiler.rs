@@ -1,15 +1,17 @@
-//! The passes that a compiler runs, with the options in its file.
+//! The passes of a compiler, with the options in its file.
 
 use memplan_memory::{Compiler, CompilerError, did_you_mean};
-use memplan_xla::{GemmWorkspace, InstructionFusion, LibraryFusion, SplitkRewriter};
+use memplan_xla::{FloatNormalization, GemmWorkspace, InstructionFusion, LibraryFusion, SplitkRewriter};
 use serde::de::DeserializeOwned;
 
 use crate::{
-    ALL, AnyPass, FOREIGN, GEMM_WORKSPACE, INSTRUCTION_FUSION, LIBRARY_FUSION, Pass, SPLITK_REWRITER, find,
+    ALL, AnyPass, FLOAT_NORMALIZATION, FOREIGN, GEMM_WORKSPACE, INSTRUCTION_FUSION, LIBRARY_FUSION, Pass,
+    SPLITK_REWRITER, find,
 };
 
-/// The passes that have options in such files, each with what reads them.
+/// The passes with options in such files, each with its parser.
 const WITH_OPTIONS: &[(&dyn Pass, Read)] = &[
+    (&FLOAT_NORMALIZATION, read::<FloatNormalization>),
     (&GEMM_WORKSPACE, read::<GemmWorkspace>),
     (&INSTRUCTION_FUSION, read::<InstructionFusion>),
     (&LIBRARY_FUSION, read::<LibraryFusion>),

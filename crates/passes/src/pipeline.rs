@@ -1,4 +1,4 @@
-//! Which passes run together, and in which order.
+//! The groups of passes that run together, in order.
 
 use std::borrow::Cow;
 
@@ -42,7 +42,7 @@ pub const SIMPLIFY: Pipeline = Pipeline {
 /// Takes apart what comes in whole and is put together anew.
 pub const TAKE_APART: Pipeline = Pipeline {
     name: "take-apart",
-    description: "take fusions, bitcasts, and tuples in constants and loops apart: what is worth having together is decided anew",
+    description: "undo fusions, bitcasts, and tuples in constants and loops, since later passes decide them again",
     passes: Cow::Borrowed(&[
         Static(&BITCAST_EXPANDER),
         Static(&TUPLE_CONSTANT_EXPANDER),
@@ -69,7 +69,7 @@ pub const LEGALIZE: Pipeline = Pipeline {
     rounds: 1,
 };
 
-/// Runs [`LEGALIZE`]: whoever plans a module as it is calls this before.
+/// Runs [`LEGALIZE`]: call this before planning a module without `compile`.
 ///
 /// # Errors
 /// See [`PassError`].
@@ -77,11 +77,11 @@ pub fn legalize(module: &mut Module, target: &Target) -> Result<Vec<PassRun>, Pa
     run(module, &[&LEGALIZE], &Context { target }, RunOptions::default())
 }
 
-/// What a module goes through before its dimensions are followed: every value has one caller and one purpose then, so that
-/// only those dimensions are one that have to be.
+/// The passes to run on a module before tracking its dimensions: afterwards every value has one caller and one purpose,
+/// so that only dimensions that must be equal are merged.
 pub const FOLLOWABLE: Pipeline = Pipeline {
     name: "followable",
-    description: "give every call and every constant its own values, so that dimensions can be followed",
+    description: "give every call and every constant its own values, so that dimensions can be tracked",
     passes: Cow::Borrowed(&[
         Static(&TUPLE_CONSTANT_EXPANDER),
         Static(&CALL_INLINER),

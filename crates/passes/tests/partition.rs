@@ -1,4 +1,4 @@
-//! The program of one device: what is a part, what is gathered, and what is added up.
+//! The program of one device: sharded, gathered and summed values.
 
 use memplan_hlo::{parse, print};
 use memplan_ir::verify;

@@ -1,4 +1,4 @@
-//! Programs of another size: what follows, and what is refused.
+//! Programs of another size: resized dimensions, and errors.
 
 use memplan_analysis::Dimensions;
 use memplan_hlo::{parse, print};
@@ -128,15 +128,12 @@ fn what_cannot_follow_is_refused() {
 HloModule m
 ENTRY main { x = f32[3] parameter(0)  c = f32[3] constant({1, 2, 3})  ROOT s = f32[3] add(x, c) }";
     let error = resized(table, (0, 0), 6).unwrap_err();
-    assert_eq!(
-        error,
-        "the constant `c` has 3 elements in this dimension, and what others would be is not known"
-    );
+    assert_eq!(error, "the constant `c` has 3 elements in this dimension, and others are unknown");
     let call = "
 HloModule m
 ENTRY main { x = f32[3] parameter(0)  ROOT s = f32[5] custom-call(x), custom_call_target=\"f\" }";
     let error = resized(call, (0, 0), 6).unwrap_err();
-    assert_eq!(error, "`s` (custom-call) takes a dimension of 3 as it is");
+    assert_eq!(error, "`s` (custom-call) requires a dimension of exactly 3");
 }
 
 #[test]

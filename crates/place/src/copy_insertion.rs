@@ -1,8 +1,8 @@
-//! Copies that make aliasing legal, and no more than needed.
+//! Inserts the copies that make aliasing legal, and no more.
 //!
-//! Values that must share a buffer (loop state, results of branches, operands updated in place, results that live in
-//! a parameter) may not be needed at the same time. Where an order of execution exists that keeps them apart, control
-//! dependencies fix that order; where none exists, a copy separates them.
+//! Values that must share a buffer (loop state, results of branches, operands updated in place, results in a parameter)
+//! must not be live at the same time. If an order of execution separates them, control dependencies fix that order;
+//! otherwise a copy separates them.
 //!
 //! ```text
 //!   body: i = gte(state), index=0           body: i = gte(state), index=0
@@ -13,15 +13,14 @@
 //!                                                 ROOT t = tuple(n, c)
 //! ```
 //!
-//! Each computation is treated after those it calls. Within one, *classes* are values that share a buffer there;
-//! every class has the instruction that first writes it. What a call or a loop leaves in the place of an operand is of
-//! that operand's class. Joining an older class with a newer one asks that every reader of the older runs before the
-//! first writer of the newer; that is possible unless such a reader depends on that writer (XLA inserts all copies that
-//! might be needed and then removes them one by one in program order, see its copy insertion; here a copy is inserted
-//! only when joining fails).
+//! Each computation is processed after its callees. In it, *classes* are values that share a buffer; every class has a
+//! first writer. The result that a call or a loop writes over an operand is in the operand's class. To join an older
+//! class with a newer one, every reader of the older must run before the first writer of the newer; that is possible
+//! unless such a reader depends on that writer. (XLA inserts all copies that might be needed and then removes them one
+//! by one in program order, see its copy insertion; here a copy is inserted only if joining fails.)
 //!
-//! Requires a flat call graph. Leaves scheduled modules alone: their order is given, and so are their copies.
-//! Idempotent: what was joined once joins again without a copy. Changed: whether a copy or dependency was added.
+//! Requires a flat call graph. Leaves scheduled modules alone: their order is fixed, and so are their copies.
+//! Idempotent: joined values join again without a copy. Changed: whether a copy or dependency was added.
 
 mod classes;
 mod order;
@@ -42,7 +41,7 @@ pub(crate) use self::order::sort_topologically;
 pub use self::report::{Because, Conflict, CopyReport, InsertedCopy, MustShare};
 use crate::spell_out::{declare_references, spell_out_tuples};
 
-/// The pass; the top of this file says what it does.
+/// The pass, described at the top of this file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CopyInsertion;
 
@@ -107,8 +106,8 @@ pub(crate) fn decides_results(module: &Module, graph: &CallGraph, computation: C
     matches!(caller, None | Some(Op::While | Op::Conditional))
 }
 
-/// Where a value is read: by how many instructions and roots. Handing it to a called computation is reading it: the plan
-/// has it there for as long as the call runs, even if nothing looks at it.
+/// Counts the instructions and roots that read each value. Passing it to a called computation is a read: the plan keeps
+/// it there as long as the call runs, even if nothing uses it.
 fn count_readers(module: &Module, graph: &CallGraph, flow: &Dataflow) -> FxHashMap<ValueId, u32> {
     let mut counts = FxHashMap::default();
     for &computation in graph.sequential() {
@@ -124,7 +123,7 @@ fn count_readers(module: &Module, graph: &CallGraph, flow: &Dataflow) -> FxHashM
     counts
 }
 
-/// The values that an instruction reads, each once. What is only passed on is not read.
+/// The values that an instruction reads, each once. Passing a value on is not a read.
 fn values_read(flow: &Dataflow, instruction: &Instruction) -> Vec<ValueId> {
     if instruction.op.only_passes_on() {
         return Vec::new();
@@ -148,24 +147,24 @@ type Class = usize;
 /// An instruction of the computation, copies included.
 struct NodeData {
     id: InstructionId,
-    /// What must run after it.
+    /// The nodes that must run after it.
     successors: Vec<Node>,
     /// No node that must run after it has a lower place. Several may have the same.
     place: usize,
     /// The search that saw it last.
     visited: u32,
-    /// Whether it reads a copy made by this pass where it read something else before, and so may no longer touch all that
-    /// lists it among those that do.
+    /// Whether it now reads a copy made by this pass instead of the original, so that lists of the original's readers
+    /// may be out of date.
     reads_copies: bool,
 }
 
 /// Values that share a buffer within the computation.
 struct ClassData {
-    /// The instruction that writes it first; `None` for what is there from the start.
+    /// The instruction that writes it first; `None` if it exists from the start.
     first_writer: Option<Node>,
     /// Whether it may not be overwritten: constants, parameters that the caller keeps.
     is_read_only: bool,
-    /// What reads or writes the value that is there last, and so runs after all that touch those before.
+    /// Nodes that read or write the last value, and so run after all nodes that touch earlier ones.
     touched_by: Vec<Node>,
     /// Whether one of its values is returned, and so needed to the end.
     returned: u32,
@@ -190,7 +189,7 @@ struct Separate<'a> {
     /// Values that the start of this computation declares to be overwritten, each with the result that takes its place.
     /// It has copied what others need.
     promised: Vec<(ValueId, ValueId)>,
-    /// What the computations that were treated before have overwritten.
+    /// Values overwritten by the computations processed earlier.
     overwritten: &'a mut Overwritten,
     /// Values from outside that calls have overwritten. Nobody else reads those.
     overwritten_by_calls: FxHashSet<ValueId>,
@@ -201,7 +200,7 @@ struct Separate<'a> {
     node_of: FxHashMap<InstructionId, Node>,
     classes: Vec<ClassData>,
     class_of: FxHashMap<ValueId, Class>,
-    /// The class of what a copy made by this pass writes.
+    /// The class of each copy made by this pass.
     class_of_copy: FxHashMap<InstructionId, Class>,
     /// Classes that were joined into others.
     joined: Vec<Class>,
@@ -212,7 +211,7 @@ struct Separate<'a> {
     report: &'a mut CopyReport,
 }
 
-/// What is known of the module as a whole.
+/// Facts about the module as a whole.
 #[derive(Clone, Copy)]
 struct Facts<'a> {
     target: &'a Target,
@@ -334,7 +333,7 @@ impl<'a> Separate<'a> {
         caller.is_some_and(|caller| self.module.instructions[caller].op == Op::While)
     }
 
-    /// What the start of this computation declares, also where it is called in the place of what is started.
+    /// The aliases that the start of this computation declares, also if the computation is called directly.
     fn promised_by_start(&self) -> Vec<(ValueId, ValueId)> {
         let mut computation = self.computation;
         while let Some(caller) = self.graph.caller(computation) {
@@ -407,7 +406,7 @@ impl<'a> Separate<'a> {
         self.module.instructions[id].name.clone()
     }
 
-    /// Puts the instructions into an order that keeps all dependencies, and tells the caller what was overwritten. Returns
+    /// Orders the instructions such that all dependencies hold, and reports overwritten values to the caller. Returns
     /// whether anything changed.
     fn finish(self) -> bool {
         let overwritten = self.overwritten_for_caller();

@@ -1,13 +1,13 @@
-//! One layout throughout, where layouts were not assigned.
+//! Gives all arrays one layout, in modules without layout assignment.
 //!
 //! ```text
 //!   a = f32[2,3]{0,1} negate(p)              a = f32[2,3]{1,0} negate(p)
 //!   b = f32[2,3]{1,0} call(a), ..      =>    b = f32[2,3]{1,0} call(a), ..
 //! ```
 //!
-//! A call moves nothing, so its operand and its parameter must lie alike before memory is planned. Layout assignment
-//! sees to that; this pass is for programs that are planned as they are. It leaves modules alone whose layouts agree, and
-//! such as have a schedule or bitcasts, whose layouts were assigned elsewhere.
+//! A call moves nothing, so its operand and its parameter must have equal layouts before memory is planned. Layout
+//! assignment ensures that; this pass is for programs that are planned without it. It leaves alone modules whose
+//! layouts agree, and those with a schedule or bitcasts, whose layouts were assigned elsewhere.
 
 use memplan_ir::{Module, layouts_are_assigned, use_default_layouts};
 use memplan_rewriter::{Context, PassError, PassFn};
@@ -15,7 +15,7 @@ use memplan_rewriter::{Context, PassError, PassFn};
 /// The pass.
 pub const DEFAULT_LAYOUTS: PassFn = PassFn {
     name: "default-layouts",
-    description: "Lay everything out row-major, where what nothing moves would lie in two ways",
+    description: "Use row-major layouts everywhere if layouts of unmoved values disagree",
     run,
 };
 

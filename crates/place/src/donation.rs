@@ -1,7 +1,7 @@
 //! Results in the memory of donated parameters.
 //!
-//! Before: a caller gives a parameter up without saying for which result (JAX does when no result has its shape).
-//! After: a result of as many bytes lives in it.
+//! Before: a caller donates a parameter without naming a result (JAX does this if no result has its shape). After: a
+//! result of equal size lives in it.
 //!
 //! ```text
 //!   buffer_donor={ (0, {}) }                     =>   input_output_alias={ {}: (0, {}, may-alias) }
@@ -9,10 +9,10 @@
 //!   ROOT t = f32[6,5,2] transpose(..)                 ROOT t = f32[6,5,2] transpose(..)
 //! ```
 //!
-//! Of equal bytes, the first donor goes to the first result, as in XLA's `OptimizeInputOutputBufferAlias`. Where the
-//! parameter is read after its result is written, copy insertion separates them: that costs at most what is saved.
+//! Among equal sizes, the first donor gets the first result, as in XLA's `OptimizeInputOutputBufferAlias`. If the
+//! parameter is read after its result is written, copy insertion separates them, at a cost of at most the savings.
 //!
-//! Requires layouts, since they decide sizes. Leaves donors alone that no result fits, and scheduled modules.
+//! Requires layouts, since they decide sizes. Leaves alone donors that no result fits, and scheduled modules.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -25,7 +25,8 @@ use rustc_hash::FxHashSet;
 pub const DONATION: PassFn =
     PassFn { name: "donation", description: "Let results live in donated parameters of their size", run };
 
-/// What must be equal for one array to live in the memory of another: bytes with padding and without, memory space.
+/// Properties that must be equal for one array to live in the memory of another: bytes with padding and without, memory
+/// space.
 type Room = (Bytes, Bytes, i64);
 
 fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {

@@ -1,4 +1,4 @@
-//! `dynamic-marks`: one value is dynamic, or static, wherever it is seen.
+//! `dynamic-marks`: makes a value dynamic, or static, wherever it is seen.
 //!
 //! ```text
 //!   s = (f32[16]) tuple(p)                  c = f32[<=16] copy(p)
@@ -7,11 +7,11 @@
 //!   b { s = (f32[<=16]) parameter(0) .. }
 //! ```
 //!
-//! XLA does not look at the marks of dynamic dimensions where values are handed on, so a program may give static arrays to a
-//! loop or a call that declares dynamic ones, and the other way round. Memory is not that forgiving: extents take bytes of
-//! their own, which somebody has to write. What is dynamic follows from where a value is made. Where values meet in a loop
-//! or a conditional, the place is dynamic if one of them is, and the others are copied; so are results whose marks the
-//! caller sees. Works on modules with a schedule too, since without it there is no plan. Requires a call site for each
+//! XLA ignores the marks of dynamic dimensions where values are passed on, so a program may pass static arrays to a
+//! loop or a call that declares dynamic ones, and vice versa. In memory the difference matters: extents take bytes,
+//! which someone must write. The definition of a value decides whether it is dynamic. Where values meet in a loop or a
+//! conditional, the result is dynamic if one of them is, and the others are copied; so are results whose marks the
+//! caller sees. Also works on scheduled modules, which could not be planned otherwise. Requires one call site per
 //! computation. *Changed* means that a mark changed. Close to linear in the number of positions.
 
 use memplan_analysis::{CallGraph, Dataflow, ValueId, ValueKind, dataflow};
@@ -21,10 +21,10 @@ use memplan_ir::{
 use memplan_rewriter::{Context, PassError, PassFn, call_graph};
 use smallvec::SmallVec;
 
-/// The pass; the top of this file says what it does.
+/// The pass, described at the top of this file.
 pub const DYNAMIC_MARKS: PassFn = PassFn {
     name: NAME,
-    description: "make values dynamic, or static, wherever they are seen, with copies where static and dynamic ones meet",
+    description: "make values dynamic, or static, wherever they are seen; copy where static and dynamic ones meet",
     run,
 };
 
@@ -49,7 +49,7 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     Ok(true)
 }
 
-/// The marks of each value: where it is made, or where one of those that meet is made.
+/// The marks of each value, from its definition, or from the definitions that meet in it.
 fn marks_of_values(module: &Module, flow: &Dataflow) -> SecondaryMap<ValueId, Marks> {
     let mut marks: SecondaryMap<ValueId, Marks> = SecondaryMap::new();
     let mut flows_into: SecondaryMap<ValueId, SmallVec<[ValueId; 2]>> = SecondaryMap::new();
@@ -135,8 +135,8 @@ fn copy_where_values_meet(module: &mut Module, graph: &CallGraph, result: &Shape
     }
 }
 
-/// What a computation's result is seen as where others may take its place: in the next iteration, after a conditional, by the
-/// caller of the program. Elsewhere the caller sees the result itself.
+/// The shape of a computation's result if another value may take its place: in the next iteration, after a conditional,
+/// for the caller of the program. Elsewhere the caller sees the result itself.
 fn seen_by_caller(
     module: &Module,
     graph: &CallGraph,
@@ -152,7 +152,7 @@ fn seen_by_caller(
     }
 }
 
-/// What an array is with the marks asked for, if it has others.
+/// The shape of an array with the required marks, if they differ from its own.
 fn other_marks(found: &Shape, asked: &Shape) -> Option<Shape> {
     match (found, asked) {
         (Shape::Array(found), Shape::Array(asked)) if found.dynamic != asked.dynamic => {

@@ -1,4 +1,4 @@
-//! Gives every call site of control flow a computation of its own.
+//! Gives every call site of control flow its own computation.
 //!
 //! ```text
 //!   a = call(x), to_apply=f              a = call(x), to_apply=f
@@ -16,10 +16,10 @@ use memplan_rewriter::{Context, PassError, PassFn};
 
 use crate::Unsupported;
 
-/// The pass; the top of this file says what it does.
+/// The pass, described at the top of this file.
 pub const FLATTEN_CALL_GRAPH: PassFn = PassFn {
     name: "flatten-call-graph",
-    description: "give every call site of control flow a computation of its own",
+    description: "give every call site of control flow its own computation",
     run,
 };
 

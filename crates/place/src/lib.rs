@@ -1,4 +1,4 @@
-//! What makes a program ready for planning: layouts, copies, asynchronous copies, memory on the host.
+//! Passes that prepare a program for planning: layouts, copies, asynchronous copies, host memory.
 
 mod async_copy;
 mod copy_insertion;

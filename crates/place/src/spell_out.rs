@@ -1,4 +1,4 @@
-//! Explicit tuples where single elements are to be replaced.
+//! Makes tuples explicit whose single elements are to be replaced.
 
 use memplan_ir::ElementType::U32;
 use memplan_ir::{
@@ -8,9 +8,9 @@ use memplan_ir::{
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-/// Gives each loop of a computation an explicit tuple of its own as operand, as well as whatever else overwrites elements
-/// of a tuple, and with `root` the computation an explicit tuple as root, at all levels; a result that is no tuple stays, and so does what is in flight. Returns whether anything
-/// was added.
+/// Gives each loop of a computation, and every other instruction that overwrites elements of a tuple, its own explicit
+/// tuple as operand, and with `root` the computation an explicit tuple as root, at all levels; a result that is not a
+/// tuple stays, and so do operations in flight. Returns whether anything was added.
 ///
 /// ```text
 ///   w = while(p), ...      =>      e = get-tuple-element(p), index=0    t = tuple(e)    w = while(t), ...
@@ -55,8 +55,8 @@ fn overwritten_operands(instruction: &Instruction) -> SmallVec<[usize; 1]> {
     operands
 }
 
-/// Has the starts of asynchronous operations on references to memory declare that what they are given is overwritten: such a
-/// reference is the result, which cannot be a copy. Returns whether anything was declared.
+/// Makes the starts of asynchronous operations on references to memory declare that their operands are overwritten:
+/// such a reference is the result, which cannot be a copy. Returns whether anything was declared.
 pub(crate) fn declare_references(module: &mut Module, computation: ComputationId) -> bool {
     let mut changed = false;
     for id in module.computations[computation].instructions.clone() {

@@ -1,9 +1,8 @@
-//! Fast memory is stripped from a program: all values return to main memory.
+//! Removes fast memory from a program: all values return to main memory.
 //!
-//! Copies that only moved a value from one memory to the other go, whole or in slices, where source and copy can be one
-//! value: what is computed from it may be written over it, element by element. Where they cannot, because one of them is
-//! overwritten while the other one is needed, a plain copy remains.
-//! Slices that transfers cut out become plain slices.
+//! Copies that only moved a value from one memory to the other, whole or in slices, are removed if source and copy can
+//! be one value: results computed from it may overwrite it, element by element. If one of them is overwritten while the
+//! other is needed, a plain copy remains. Slices in transfers become plain slices.
 //!
 //! ```text
 //!   s = (f32[8]{0:S(1)}, f32[8]{0}, u32[]) copy-start(p)
@@ -22,8 +21,8 @@ use memplan_ir::{
 use memplan_memory::{MemorySpaceId, Target};
 use petgraph::unionfind::UnionFind;
 
-/// Strips the target's fast memory from a scheduled program; a target without fast memory leaves the program as it is.
-/// What is taken out of the schedule remains in [`Module::instructions`]. Takes time linear in the module, and for each
+/// Removes the target's fast memory from a scheduled program; without fast memory in the target, the program is
+/// unchanged. Unscheduled instructions stay in [`Module::instructions`]. Takes time linear in the module, and for each
 /// copy linear in the values that its two ends share memory with.
 ///
 /// # Errors
@@ -60,7 +59,7 @@ struct Move {
     source: InstructionId,
     /// The instruction whose result is what arrived.
     done: InstructionId,
-    /// What goes with the transfer, the last instruction aside.
+    /// The instructions of the transfer, except the last.
     starts: Vec<InstructionId>,
     /// For a part: the slice that says which.
     slice: Option<InstructionId>,
@@ -250,7 +249,7 @@ impl Joining {
                 matches!(module.instructions[id].op, Op::Constant(_))
             }
         };
-        // What may not be written, and what the caller passes, is alone; so is each result.
+        // Read-only values and arguments are alone; so is each result.
         let parameters = all().filter(|&v| facts.flow.values[v].kind == ValueKind::Parameter).count();
         let fixed = all().any(is_fixed);
         let is_one_value = {
@@ -282,7 +281,7 @@ fn takes_over(module: &Module, facts: &Facts, old: ValueId, new: ValueId) -> boo
         && numbers.all(|number| facts.in_place.may_take_over(module, id, number, output))
 }
 
-/// Takes instructions out of the schedule, and lets users of what was replaced use what replaces it.
+/// Removes instructions from the schedule, and replaces their uses.
 fn replace(
     module: &mut Module,
     replaced: &SecondaryMap<InstructionId, PackedOption<InstructionId>>,

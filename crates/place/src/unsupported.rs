@@ -1,6 +1,6 @@
-//! Modules that the passes of this crate cannot work on.
+//! Modules that the passes of this crate do not support.
 
-/// What a pass met in a module that it cannot work on, in [`PassError::Failed`](memplan_rewriter::PassError::Failed).
+/// A feature of a module that a pass does not support, in [`PassError::Failed`](memplan_rewriter::PassError::Failed).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unsupported {
@@ -8,7 +8,7 @@ pub enum Unsupported {
     #[error("`{0}` cannot be kept apart from the receive of the iteration before")]
     Receive(Box<str>),
     /// A result would have to be where something is that is still needed.
-    #[error("the value returned as `{0}` cannot be kept apart from what it replaces")]
+    #[error("the value returned as `{0}` cannot be kept apart from the value that it replaces")]
     Returned(Box<str>),
     /// Two results of an instruction say that they live in one operand.
     #[error("`{instruction}` declares that two of its results live in its operand {operand}")]

@@ -1,4 +1,4 @@
-//! An arena: what is to be packed into it, and what comes out.
+//! An arena: the items to pack, and their offsets.
 
 use memplan_pack::{Item, Packing, Problem};
 use memplan_program::{LiveRange, Time};
@@ -6,7 +6,7 @@ use memplan_units::{Alignment, Bytes, Machine, MemorySpaceId, SpaceTotals};
 
 use crate::{Load, PlaceError, StorageId, Storages};
 
-/// What is to be packed into one arena.
+/// The items to pack into one arena.
 pub(crate) struct Arena {
     pub(crate) space: MemorySpaceId,
     pub(crate) alignment: Alignment,
@@ -19,7 +19,7 @@ pub(crate) struct Arena {
     /// The first item of the spans.
     first_scratch: usize,
     pub(crate) problem: Problem,
-    /// What is live at every instant, scratch included.
+    /// Live bytes at every instant, scratch included.
     pub(crate) load: Load,
 }
 
@@ -75,7 +75,7 @@ impl Arena {
     pub(crate) fn pack(&mut self, options: &memplan_pack::Options) -> Result<Packing, PlaceError> {
         let packing = match self.space {
             MemorySpaceId::MAIN => memplan_pack::pack(&self.problem, options),
-            // XLA's best fit is for main memory; what is near the cores it places otherwise, so that everything fits.
+            // XLA's best fit is for main memory; near the cores XLA has another placement, which fits everything.
             _ => self.pack_above_scratch(&memplan_pack::Options { only_best_fit: false, ..options.clone() }),
         };
         packing.map_err(|_| PlaceError::TooLarge { space: self.space })
@@ -89,7 +89,7 @@ impl Arena {
     ) -> Result<Packing, memplan_pack::Error> {
         let (first, load) = (self.first_scratch, self.load.peak().1);
         let problem = &mut self.problem;
-        // What runs on while others run cannot have its working memory where they have theirs.
+        // An asynchronous operation cannot share working memory with operations that run meanwhile.
         if !self.spans.is_sorted_by(|a, b| a.range.end <= b.range.start) {
             return memplan_pack::pack(problem, options);
         }
@@ -120,7 +120,7 @@ impl Arena {
         self.scratch.iter().zip(offsets).map(|(&(range, size), offset)| (range.start, offset, size))
     }
 
-    /// What is known of its memory space before sums are made.
+    /// The figures of its memory space before the sums are known.
     pub(crate) fn totals(&self, packing: &Packing, machine: &dyn Machine) -> SpaceTotals {
         let memory = machine.memory(self.space);
         let temp = Bytes(packing.height);

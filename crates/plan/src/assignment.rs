@@ -1,4 +1,4 @@
-//! The places of storages while they are decided: allocations of their own first, then holes, then arenas.
+//! The places of storages during assignment: allocations of their own first, then holes, then arenas.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::holes::{self, Candidate};
 use crate::storage::{Storage, StorageId, StorageKind, Storages};
 use crate::{AsXla, PlaceError, PlaceOptions, Sharing};
 
-/// What is decided so far.
+/// The decisions so far.
 pub(crate) struct Assignment<'a> {
     pub(crate) storages: &'a Storages,
     pub(crate) machine: &'a dyn Machine,
@@ -37,7 +37,7 @@ impl<'a> Assignment<'a> {
         Assignment { storages, machine, placement, places: SecondaryMap::new(), scratch }
     }
 
-    /// Places what has an allocation of its own or finds room in one, and says what is left for arenas.
+    /// Places storages that have an allocation of their own or fit into one, and leaves the others to arenas.
     pub(crate) fn place_all_but_arenas(&mut self, options: &PlaceOptions) -> Vec<Arena> {
         self.place_arguments();
         self.place_own_allocations();
@@ -47,8 +47,7 @@ impl<'a> Assignment<'a> {
         self.arenas()
     }
 
-    /// Bytes of all allocations so far, and those live at once of what is left for main memory: what packing can reach
-    /// at best.
+    /// Bytes of all allocations so far, plus the peak of the others in main memory: a lower bound for packing.
     pub(crate) fn least_total(&self, arenas: &[Arena]) -> Bytes {
         let own = self.placement.allocations.values().map(|allocation| allocation.size);
         let own = own.fold(Bytes::ZERO, Bytes::saturating_add);
@@ -131,7 +130,7 @@ impl<'a> Assignment<'a> {
         }
     }
 
-    /// What is left for one arena per memory space, of every space that anything is in.
+    /// The storages left for one arena per memory space, for every space in use.
     fn arenas(&self) -> Vec<Arena> {
         let mut spaces: Vec<MemorySpaceId> =
             self.temps(None).into_iter().map(|id| self.storages.all[id].space).collect();

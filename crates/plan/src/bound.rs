@@ -1,17 +1,17 @@
-//! What every placement of a program takes at least, whoever shares bytes with whom.
+//! A lower bound on the bytes of every placement of a program, with any sharing.
 //!
-//! Arguments and constant data have memory of their own. Whatever else is needed at an instant is beside them, or in an
-//! argument that was given up and is not needed then:
+//! Arguments and constants have memory of their own. Every other value that is needed at an instant needs bytes beside
+//! them, or bytes of a donated argument that is not needed then:
 //!
 //! ```text
 //!   beside  ≥  live, less what is written over operands, less what of given arguments is free      at every instant
 //! ```
 //!
-//! Something is in an argument only if it is no larger. So the same holds if only what is larger than some size is
-//! counted on both sides: two arguments of 8 bytes that were given up are no room for 16.
+//! An argument can hold only a value that is no larger. So the bound also holds if both sides count only values above
+//! some size: two donated arguments of 8 bytes have no room for 16.
 //!
-//! This takes a program at its word: its order, live ranges, sizes, groups, memories, working memory, and what may be
-//! written over what. It knows nothing of offsets, so a placement may have to be above it.
+//! The bound takes the program's data as given: its order, live ranges, sizes, groups, memory spaces, working memory,
+//! and which results may overwrite which operands. It ignores offsets, so a placement may have to be above it.
 
 use std::collections::BTreeMap;
 
@@ -63,21 +63,21 @@ fn results_elsewhere(groups: &Storages) -> i128 {
     beside.values().map(|&bytes| bytes.max(0)).sum()
 }
 
-/// What is needed at each instant in main memory, beside arguments and constants.
+/// The needs at each instant in main memory, in addition to arguments and constants.
 struct Beside {
     end: Time,
-    /// Who is live when, and how many bytes that takes: of what is in arguments, bytes of the argument that are not free.
+    /// Live values with their times and bytes: for a value in an argument, the argument's bytes that are not free.
     live: Vec<Live>,
     /// Sizes of the arguments that were given up.
     given: Vec<Bytes>,
-    /// What may be written over operands, by instant.
+    /// Results that may be written over operands, by instant.
     overwritten: Vec<Overwritten>,
 }
 
 struct Live {
     range: LiveRange,
     bytes: Bytes,
-    /// What it counts among: as large as this.
+    /// The size class: values of at least this size.
     size: Bytes,
 }
 
@@ -140,7 +140,7 @@ impl Beside {
         above.chain([Bytes::ZERO]).map(|size| self.least_of(size)).max().unwrap_or(0).max(0)
     }
 
-    /// The same if only what is so large counts.
+    /// The same, counting only values of this size or more.
     fn least_of(&self, size: Bytes) -> i128 {
         let last = self.end as usize;
         let mut changes = vec![0i128; last + 1];
@@ -173,7 +173,7 @@ fn kept_after(groups: &Storages) -> SecondaryMap<StorageId, bool> {
     kept
 }
 
-/// What an instant may write over operands; `None` where it may not.
+/// The operands that an instant may overwrite; `None` if it may overwrite none.
 fn overwritten(
     program: &impl Program,
     groups: &Storages,
@@ -231,7 +231,7 @@ fn overwritten(
     Some(Overwritten { time, results: by_result, operands: by_operand })
 }
 
-/// What two groups share at the instant at which one is written over the other; `None` if they cannot be in one place.
+/// The bytes that two groups share at the instant at which one is written over the other; `None` if they cannot share.
 fn shared(groups: &Storages, old: StorageId, new: StorageId) -> Option<Shared> {
     let (old, new) = (&groups.all[old], &groups.all[new]);
     let bytes = old.size.min(new.size);

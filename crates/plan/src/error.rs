@@ -15,7 +15,7 @@ pub enum PlaceError {
         /// The other.
         second: ValueId,
     },
-    /// A constant would be overwritten or handed to the caller.
+    /// A constant would be overwritten or returned to the caller.
     #[error("{constant} is a constant in a group with others, or a result: it would have to be copied first")]
     ReadOnly {
         /// The constant.
@@ -28,7 +28,7 @@ pub enum PlaceError {
     Group {
         /// The value.
         value: ValueId,
-        /// What the program calls the first of its group.
+        /// The first value of its group.
         first: ValueId,
     },
     /// A live range is empty, goes on after the last instant, or is too short for an argument or a result.

@@ -8,8 +8,8 @@
 //!     +--+---+-+-----------+--> time
 //! ```
 //!
-//! The arena is as large as its busiest instant, so that is where to take from: the largest temp live at the peak that
-//! fits into some hole moves there, and the peak is looked for again, until nothing at the peak fits.
+//! The arena is as large as its busiest instant. So the largest temp live at the peak that fits some hole moves there,
+//! and this repeats with the new peak until nothing at the peak fits.
 
 use cranelift_entity::{PrimaryMap, entity_impl};
 use memplan_program::{LiveRange, Time};
@@ -31,7 +31,7 @@ pub(crate) struct Bin {
 pub(crate) struct Candidate<'a> {
     pub(crate) space: MemorySpaceId,
     pub(crate) size: Bytes,
-    /// What it asks for beyond the alignment of its space.
+    /// Its alignment in addition to that of its space.
     pub(crate) alignment: Alignment,
     /// When it is live: disjoint, ascending.
     pub(crate) busy: &'a [LiveRange],
@@ -83,7 +83,7 @@ pub(crate) fn place(
             .filter(|&i| candidates[i].space == space && candidates[i].size <= largest)
             .collect();
         waiting.sort_by_key(|&i| std::cmp::Reverse(candidates[i].size));
-        // What fits nowhere now fits nowhere later, since holes only fill up.
+        // A storage that fits nowhere now fits nowhere later, since holes only fill up.
         let mut is_decided = vec![false; candidates.len()];
         let mut looks = 0;
         while looks < options.looks {
@@ -159,7 +159,7 @@ pub(crate) fn place_one_at_a_time(
     placed
 }
 
-/// A bin with what was put into it.
+/// A bin with its contents.
 struct Filled<'a> {
     bin: &'a Bin,
     /// Candidate, offset, end.

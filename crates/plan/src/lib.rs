@@ -1,8 +1,7 @@
-//! Planning for programs of any IR: when everything runs, and where every byte lives.
+//! Planning for programs of any IR: schedules every instruction, and gives every byte an address.
 //!
-//! Knows what [`memplan_program`] says of a program, and no operation. [`schedule_regions`] finds an order for each region;
-//! [`place`] gives every value of the program in that order an allocation and an offset. `memplan-plan-hlo` does both for
-//! HLO.
+//! Knows a program through [`memplan_program`], and no operation. [`schedule_regions`] schedules each region; [`place`]
+//! gives every value of the scheduled program an allocation and an offset. `memplan-plan-hlo` does both for HLO.
 //!
 //! ```
 //! use memplan_units::Bytes;

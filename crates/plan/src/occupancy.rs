@@ -1,4 +1,4 @@
-//! When storages are occupied, and by how many bytes.
+//! The time ranges and bytes that storages occupy.
 
 use std::collections::BTreeMap;
 

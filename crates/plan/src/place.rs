@@ -1,7 +1,7 @@
 //! Assignment: an allocation and an offset for every value.
 //!
-//! Arguments, results and constants get allocations of their own. Everything else shares one arena per memory
-//! space, after what fits has been placed into bytes of arguments and results that nobody needs yet, or any more
+//! Arguments, results and constants get allocations of their own. All other values share one arena per memory space,
+//! except those that fit into bytes of arguments and results that are not needed yet or any more
 //! ([`holes`](crate::holes)).
 
 use memplan_program::{Placement, Program, Scratch};
@@ -28,7 +28,7 @@ pub enum Sharing {
     /// Whatever can: both ways of taking over operands, and results and donated arguments as scratch.
     #[default]
     Most,
-    /// What XLA lets share.
+    /// As XLA shares.
     AsXla(AsXla),
 }
 
@@ -63,18 +63,18 @@ impl Default for PlaceOptions {
     }
 }
 
-/// What is known of one memory space.
+/// The figures of one memory space.
 #[derive(Clone, Debug)]
 pub struct SpacePlacement {
     /// The slices of everything that is in the space.
     pub placement: Placement,
     /// Bytes that its arena takes.
     pub height: Bytes,
-    /// What the program takes of main memory, if that can be packed without loss.
+    /// The program's bytes in main memory, if that can be packed without loss.
     pub total: Bytes,
 }
 
-/// Gives every value of a program an allocation and an offset. Where packing leaves a gap, a second way of sharing storage
+/// Gives every value of a program an allocation and an offset. If packing leaves a gap, a second way of sharing storage
 /// is tried, and the lower total is kept.
 ///
 /// # Errors
@@ -129,8 +129,8 @@ fn fits(machine: &dyn Machine, arena: &SpaceTotals) -> bool {
     arena.space == MemorySpaceId::MAIN || usable.is_none_or(|usable| arena.temp <= usable)
 }
 
-/// Places what is in one memory space other than main memory, by heuristics that end as soon as everything fits a
-/// capacity; without one, the lowest arena they find.
+/// Places the values in one memory space other than main memory, by heuristics that stop when everything fits a
+/// capacity; without one, by the lowest arena they find.
 ///
 /// # Errors
 /// As [`place`].

@@ -1,15 +1,16 @@
-//! Storage: which values share bytes, by need and by choice, and what kind of memory they live in.
+//! Storage: which values share bytes, by need and by choice, and their kind of memory.
 //!
-//! Starts from the groups of values that must share. Then, in order of time, a result takes over the storage of an
-//! operand that dies where the operation reads each element before it writes it:
+//! Starts from the groups of values that must share. Then, in order of time, a result reuses the storage of a dying
+//! operand if the operation reads each element before it writes it:
 //!
 //! ```text
 //!   a = exponential(p)      storage 1  [------)
 //!   b = negate(a)                         [------)   b takes over storage 1: a is read last here
 //! ```
 //!
-//! XLA lets only groups of one value take part, on both sides; here any two do that are live together only where an instant
-//! writes one over the other. That may be at several instants, since a group may be needed at separate times:
+//! XLA restricts this to groups of one value, on both sides. Here, any two groups can share that are live together only
+//! at instants that write one over the other. There may be several such instants, since a group may be needed at
+//! separate times:
 //!
 //! ```text
 //!   x             given                     [---)
@@ -17,7 +18,7 @@
 //!   r = g(y, s)   must end where x was                [-----)
 //! ```
 //!
-//! Where `y` is written over `x`, and `r` over `y`, all three are one storage.
+//! If `y` is written over `x`, and `r` over `y`, all three are one storage.
 
 use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap, entity_impl};
 use memplan_program::{LiveRange, Origin, Program, Time, Value, ValueId};
@@ -38,7 +39,7 @@ pub struct Storage {
     /// When any of them is live: disjoint, ascending. Ranges that touch stay apart: where one ends and the next begins,
     /// others may be written in between.
     pub busy: Vec<LiveRange>,
-    /// What kind of memory.
+    /// The kind of memory.
     pub kind: StorageKind,
     /// In which space.
     pub space: MemorySpaceId,
@@ -68,7 +69,7 @@ pub enum StorageKind {
 pub struct Storages {
     /// The storages. Those that were taken over are left empty.
     pub all: PrimaryMap<StorageId, Storage>,
-    /// What the program says of each value.
+    /// The program's data about each value.
     pub values: PrimaryMap<ValueId, Value>,
     /// How many instants there are.
     pub end: Time,
@@ -212,8 +213,8 @@ struct Build<'a, P> {
 }
 
 impl<P: Program> Build<'_, P> {
-    /// Lets each result of an instant take over the storage of one operand that dies there. What lies in an argument or
-    /// output comes first, since that leaves room in the arena.
+    /// Lets each result of an instant reuse the storage of one operand that dies there. Operands in an argument or
+    /// output come first, since that leaves room in the arena.
     fn take_over_operands(&mut self, time: Time, reads: &[ValueId], writes: &[ValueId]) {
         let storages = &self.storages;
         // At the last instant a result ends, too, and is needed all the same.
@@ -230,11 +231,11 @@ impl<P: Program> Build<'_, P> {
         }
         let mut read: Vec<_> = reads.iter().map(|&value| (storages.of(value), value)).collect();
         read.sort_unstable();
-        // Where one result is written no other one may be, though nobody may ever read it.
+        // Two results cannot be written to one place, even if nobody reads them.
         for &result in writes {
             self.written_at[storages.of(result)] = time + 1;
         }
-        // What was taken over at the front is not looked at again: the results of an all-reduce take theirs in order.
+        // Candidates taken over at the front are skipped: the results of an all-reduce take theirs in order.
         let mut rest = &candidates[..];
         for &result in writes {
             if self.storages.values[result].size == Bytes::ZERO {
@@ -289,7 +290,7 @@ impl<P: Program> Build<'_, P> {
             (StorageKind::Argument | StorageKind::Output, StorageKind::Temp) => second.size <= first.size,
             _ => false,
         };
-        // What the caller keeps is live to the end, and so is what the last operation writes.
+        // Values that the caller keeps are live to the end, and so are those that the last operation writes.
         let are_writable = self.storages.is_writable(first) && self.storages.is_writable(second);
         first.space == second.space
             && kinds_agree
@@ -358,7 +359,7 @@ impl<P: Program> Build<'_, P> {
     }
 }
 
-/// What kind of memory the values of a group live in.
+/// The kind of memory for a group of values.
 fn kind(values: &PrimaryMap<ValueId, Value>, group: &[ValueId]) -> Result<StorageKind, PlaceError> {
     let is_argument = |&v: &ValueId| matches!(values[v].origin, Origin::Argument { .. });
     let mut arguments = group.iter().copied().filter(is_argument);
@@ -388,7 +389,7 @@ fn insert_ranges(into: &mut Vec<LiveRange>, more: Vec<LiveRange>) {
     *into = overlapping_joined(all);
 }
 
-/// Ranges in order, those that share an instant joined. Takes time n log n.
+/// Ranges in order, joined if they share an instant. Takes time n log n.
 fn overlapping_joined(mut ranges: Vec<LiveRange>) -> Vec<LiveRange> {
     ranges.sort_unstable();
     ranges.dedup_by(|next, last| {

@@ -8,7 +8,7 @@ use crate::assignment::Assignment;
 use crate::storage::StorageKind;
 
 impl Assignment<'_> {
-    /// What the program takes, in all and in each space.
+    /// Sums the program's bytes, in total and in each space.
     pub(crate) fn record_totals(&mut self, total_lower_bound: Bytes) -> Result<(), PlaceError> {
         let placement = &mut self.placement;
         let too_large = PlaceError::TooLarge { space: MemorySpaceId::MAIN };
@@ -55,7 +55,7 @@ impl Assignment<'_> {
         sizes.sum()
     }
 
-    /// What each space holds; called after the totals, which make sure that it adds up.
+    /// Sums each space; called after the totals, which check for overflow.
     fn record_space_totals(&mut self) {
         let placement = &mut self.placement;
         for space in &mut placement.spaces {

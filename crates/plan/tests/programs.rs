@@ -406,7 +406,7 @@ fn a_live_range_that_ends_before_a_read_is_refused() {
     assert_eq!(a, b, "who believes the range puts one where the other still is");
     let refused = check_placement(&program, &target(), &placement).expect_err("one is read after it is gone");
     assert_eq!(refused, Misplacement::ReadWhileDead { value: first, time: 1, live });
-    assert_eq!(refused.to_string(), "instant 1 reads value0, which is said to be live in [0, 1) only");
+    assert_eq!(refused.to_string(), "instant 1 reads value0, which is live only in [0, 1)");
 }
 
 #[test]

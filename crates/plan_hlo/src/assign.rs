@@ -1,4 +1,4 @@
-//! Assignment of a module: [`memplan_plan`] places its values, and the positions that show them get the slices.
+//! Assignment of a module: [`memplan_plan`] places its values, and their positions get the slices.
 
 use std::collections::BTreeMap;
 
@@ -20,10 +20,10 @@ use crate::{HloProgram, Pin, PlanError, spaces};
 /// How to assign.
 #[derive(Clone, Debug, Default)]
 pub struct AssignOptions {
-    /// Main memory that the kernels of instructions need while they run, beside what the target says they reserve
+    /// Main memory that the kernels of instructions need while they run, in addition to the target's scratch
     /// ([`kernel_scratch`](memplan_analysis::kernel_scratch)).
     pub scratch: SecondaryMap<InstructionId, Bytes>,
-    /// What is to be in a certain memory.
+    /// Values that must be in a certain memory.
     pub pins: Vec<Pin>,
     /// How to place values.
     pub place: PlaceOptions,
@@ -50,7 +50,7 @@ pub fn storages(
     Storages::new(&program, policy).map_err(|error| PlanError::of_place(&program, error))
 }
 
-/// Assigns every value of a scheduled module an allocation and an offset. Where packing leaves a gap, a second way of
+/// Gives every value of a scheduled module an allocation and an offset. If packing leaves a gap, a second way of
 /// sharing storage is tried, and the lower total is kept.
 ///
 /// # Errors
@@ -135,14 +135,14 @@ fn all_are_bounded(module: &Module, flow: &Dataflow) -> Result<(), PlanError> {
     })
 }
 
-/// What a plan for one memory space says.
+/// The plan for one memory space.
 #[derive(Clone, Debug)]
 pub struct SpacePlan {
     /// The slices of everything that is in the space.
     pub plan: MemoryPlan,
     /// Bytes that its arena takes.
     pub height: Bytes,
-    /// What the program takes of main memory, if that can be packed without loss.
+    /// The program's bytes in main memory, if that can be packed without loss.
     pub total: Bytes,
 }
 
@@ -237,7 +237,7 @@ fn slices(
     slices
 }
 
-/// Bytes of layout padding: at each place, the most of what is there.
+/// Bytes of layout padding: at each place, the most of all values there.
 fn padding(module: &Module, target: &Target, slices: &IndexMap<Position, Slice, FxBuildHasher>) -> Bytes {
     let mut places: BTreeMap<(AllocationId, Bytes), Bytes> = BTreeMap::new();
     for (position, slice) in slices {

@@ -1,11 +1,11 @@
-//! What XLA's memory schedulers take for the buffers of a computation: one for each array that an instruction makes, and one
-//! for each table of a tuple. Nothing is written in place; loops and calls write their results over their operands.
+//! The buffers that XLA's memory schedulers count: one for each array that an instruction makes, and one for each tuple
+//! table. Nothing is written in place; loops and calls write their results over their operands.
 
 use memplan_ir::{InstructionId, Op, Role, Shape};
 
 use crate::given_orders::{ADDRESS, Listed};
 
-/// What larger buffers count as: more than any machine has, and few enough that no sum of them overflows.
+/// The size of larger buffers: more than any machine has, and small enough that no sum of them overflows.
 const MOST_BYTES: u64 = 1 << 40;
 
 /// The buffers of a computation. Instructions are known by their place in its list.
@@ -16,15 +16,15 @@ pub(crate) struct Buffers {
     made: Vec<Vec<u32>>,
     /// Buffers that each instruction reads, each once.
     read: Vec<Vec<u32>>,
-    /// How many instructions read each buffer; the caller reads what is returned.
+    /// The number of instructions that read each buffer; the caller reads returned buffers.
     n_reads: Vec<u32>,
     /// The most that is live in what each instruction calls.
     inner: Vec<u64>,
-    /// Whether each instruction hands its operands to what it calls.
+    /// Whether each instruction passes its operands to the computations that it calls.
     calls: Vec<bool>,
 }
 
-/// What a value is made of: a buffer, and for a tuple what its elements are made of.
+/// The parts of a value: a buffer, and the parts of a tuple's elements.
 #[derive(Clone)]
 struct Value {
     buffer: u32,
@@ -40,7 +40,7 @@ struct Values<'a> {
 }
 
 impl Buffers {
-    /// `inner` says what is live at most in what an instruction calls. Linear in instructions and the shapes they make.
+    /// `inner` gives the peak of the computations that an instruction calls. Linear in instructions and their shapes.
     pub(crate) fn new(listed: &Listed<'_>, inner: impl Fn(InstructionId) -> u64) -> Buffers {
         let n = listed.ids.len();
         let role = |&id: &InstructionId| listed.module.instructions[id].op.traits().role;
@@ -91,7 +91,7 @@ impl Buffers {
         &self.n_reads
     }
 
-    /// What running an instruction frees, less what it takes, if so many reads of each buffer are still to come.
+    /// The bytes that an instruction frees, minus those that it takes, if this many reads of each buffer remain.
     pub(crate) fn freed(&self, at: u32, n_reads: &[u32]) -> i64 {
         let at = at as usize;
         let sum = |buffers: &mut dyn Iterator<Item = &u32>| -> u64 {
@@ -107,12 +107,12 @@ impl Buffers {
 }
 
 impl Values<'_> {
-    /// What an instruction results in: what it makes, or what it passes on.
+    /// The result of an instruction: its own, or the value that it passes on.
     fn value(&mut self, at: usize) -> u32 {
         let listed = self.listed;
         let instruction = &listed.module.instructions[listed.ids[at]];
         let first = listed.operands[at].first().map(|&operand| self.of[operand as usize]);
-        // The result of what goes on beside others is the second element of what its start hands on.
+        // The result of an asynchronous operation is the second element of its start's result.
         let element = match (&instruction.op, instruction.op.traits().role) {
             (Op::GetTupleElement { index }, _) => Some(*index as usize),
             (_, Role::Ends) => Some(1),

@@ -1,11 +1,11 @@
-//! What a planned program costs, by the cost model.
+//! The cost of a planned program, by the cost model.
 
 use memplan_analysis::{Costs, Facts, KernelCosts, RunEstimate};
 use memplan_ir::{ComputationId, Module};
 use memplan_memory::{CostEntry, PlanFile, Target};
 use rustc_hash::FxHashSet;
 
-/// What one run of a program costs, and each of its instructions.
+/// The cost of one run of a program, and of each of its instructions.
 #[derive(Clone, Debug)]
 pub struct ProgramCost {
     /// One run of the program.

@@ -42,7 +42,7 @@ pub enum PlanError {
         /// The other.
         second: ShapeIndex,
     },
-    /// A constant would be overwritten or handed to the caller.
+    /// A constant would be overwritten or returned to the caller.
     #[error(
         "constant `{constant}` would have to share storage with a value that changes, or be a result; a copy must be \
          inserted first, which a schedule of its own keeps memplan from doing"
@@ -57,7 +57,7 @@ pub enum PlanError {
          of known extents, or with bounds (`f32[<=8]`)"
     )]
     Unbounded {
-        /// Who makes it.
+        /// The instruction that defines it.
         instruction: Box<str>,
     },
     /// Layouts put one value into two memories.

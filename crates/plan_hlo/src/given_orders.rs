@@ -1,21 +1,21 @@
-//! Orders of a module's instructions as XLA's memory schedulers find them, replayed on instructions rather than on nodes: what
-//! only passes values on has users and operands like any other, and that is what these schedulers count.
+//! The schedules of XLA's memory schedulers, replayed on instructions instead of nodes: XLA's schedulers also count
+//! instructions that only pass values on, since these have users and operands too.
 //!
 //! | order | visits next | source |
 //! |---|---|---|
 //! | depth-first | the operand with more extra users behind it, then with more bytes, then by name | XLA's `DFSMemoryScheduler` |
 //! | post-order | control predecessors, then operands from left to right | XLA's `MakeInstructionPostOrder` |
-//! | breadth-first | what has been ready longest | XLA's `BFScheduler` |
-//! | list | what frees the most, less what it takes, then what has more users, then what became ready last | XLA's `ListMemoryScheduler` |
+//! | breadth-first | the instruction that has been ready longest | XLA's `BFScheduler` |
+//! | list | the instruction that frees the most, minus what it takes, then with more users, then ready last | XLA's `ListMemoryScheduler` |
 //!
-//! On modules that XLA has scheduled itself, depth-first and post-order give its order to the instruction wherever it took
-//! them (jaxlib 0.10.2, corpus); list gives the same peak, and differs where several instructions free as much. XLA takes the
-//! scheduler whose peak is lowest for the whole module; here each computation takes its own.
+//! On modules scheduled by XLA, depth-first and post-order reproduce its schedule to the instruction wherever XLA used
+//! them (jaxlib 0.10.2, corpus); list gives the same peak, and differs if several instructions free equally much. XLA
+//! uses the scheduler with the lowest peak for the whole module; here each computation has its own.
 //!
-//! What is behind an operand counts once for each way that leads to it; parameters and constants count for nothing. XLA keeps
-//! these sums from overflowing: there are no more extra users than instructions, and no more bytes than those of the
-//! instructions so far, in post-order. In deep programs almost all sums are at these limits, and then it is the latest
-//! operand in post-order that is visited first.
+//! Sums behind an operand count an instruction once per path to it; parameters and constants count for nothing. XLA
+//! bounds these sums: extra users by the number of instructions, and bytes by those of the instructions so far, in
+//! post-order. In deep programs almost all sums reach these limits, and then the latest operand in post-order is
+//! visited first.
 //!
 //! n log n in instructions and operands.
 
@@ -29,15 +29,15 @@ use rustc_hash::FxHashMap;
 
 use crate::buffers_as_xla::Buffers;
 
-/// XLA's depth-first order, among those that come with a region.
+/// XLA's depth-first order, among the orders that come with a region.
 pub const DEPTH_FIRST_AS_XLA: Method = Method::Given(0);
-/// XLA's post-order, among those that come with a region.
+/// XLA's post-order, among the orders that come with a region.
 pub const POST_ORDER_AS_XLA: Method = Method::Given(1);
 
-/// XLA's breadth-first order, among those that come with a region.
+/// XLA's breadth-first order, among the orders that come with a region.
 pub const BREADTH_FIRST_AS_XLA: Method = Method::Given(2);
 
-/// XLA's list order, among those that come with a region.
+/// XLA's list order, among the orders that come with a region.
 pub const LIST_AS_XLA: Method = Method::Given(3);
 
 /// All orders that are read off instructions, by their numbers, for each computation; callees come first.
@@ -141,7 +141,7 @@ impl<'a> Listed<'a> {
         })
     }
 
-    /// For each instruction, those that wait for it, and for how many it waits itself.
+    /// For each instruction, the instructions that wait for it, and the number that it waits for.
     fn waiting(&self) -> (Vec<Vec<u32>>, Vec<u32>) {
         let n = self.ids.len();
         let mut after: Vec<Vec<u32>> = vec![Vec::new(); n];
@@ -211,8 +211,8 @@ impl<'a> Listed<'a> {
         order
     }
 
-    /// Everything behind some instructions, in post-order; `children` lists what an instruction waits for, in the order in which it
-    /// is visited.
+    /// Everything behind some instructions, in post-order; `children` lists the instructions that one waits for, in the
+    /// order of visits.
     fn visit(&self, roots: impl Iterator<Item = u32>, children: impl Fn(u32, &mut Vec<u32>)) -> Vec<u32> {
         let mut order = Vec::with_capacity(self.ids.len());
         let (mut is_open, mut is_done) = (vec![false; self.ids.len()], vec![false; self.ids.len()]);
@@ -250,7 +250,7 @@ impl Ready {
         self.keys.contains_key(&at)
     }
 
-    /// Adds an instruction, or says anew what it frees.
+    /// Adds an instruction, or updates the bytes that it frees.
     fn set(&mut self, at: u32, freed: i64, n_users: u32) {
         if let Some(&old) = self.keys.get(&at) {
             if (old.0, old.1) == (freed, n_users) {

@@ -1,8 +1,8 @@
-//! Planning: when everything runs, and where every byte lives.
+//! Planning: schedules every instruction, and gives every byte an address.
 //!
-//! [`plan`] is the whole of it: a schedule for modules that have none, the facts of liveness and aliasing, storage
-//! shared by need and by choice, and an offset for everything. What comes out is a
-//! [`MemoryPlan`](memplan_memory::MemoryPlan): plain data that `memplan-check` proves right.
+//! [`plan`] does all of it: it schedules modules without a schedule, analyzes liveness and aliasing, shares storage by
+//! need and by choice, and assigns offsets. The result is a [`MemoryPlan`](memplan_memory::MemoryPlan): plain data that
+//! `memplan-check` proves right.
 //!
 //! ```
 //! use memplan_memory::{Bytes, Target};

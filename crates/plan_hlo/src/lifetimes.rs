@@ -1,4 +1,4 @@
-//! When the bytes of a plan are occupied, and by what.
+//! When the bytes of a plan are in use, and by which values.
 
 use memplan_analysis::{Facts, LiveRange, ValueId};
 use memplan_ir::{Module, Op};
@@ -7,7 +7,7 @@ use memplan_memory::{MemoryPlan, Slice};
 /// A slice over the time it is occupied without a break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifetime {
-    /// Where, and how many bytes at most.
+    /// Its address, and its maximal bytes.
     pub slice: Slice,
     /// From when to when, in instants of the flattened schedule.
     pub live: LiveRange,

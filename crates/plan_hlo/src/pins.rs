@@ -1,4 +1,4 @@
-//! Which memory each value is in: that of its layout, one that the user pins it to, or where constants are kept.
+//! The memory space of each value: that of its layout, the user's pin, or the space of constants.
 
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::{BufferId, Facts, ValueKind};
@@ -20,7 +20,7 @@ pub struct Pin {
 pub enum Pinned {
     /// An entry parameter, by number.
     Argument(u32),
-    /// What an instruction makes, by its name.
+    /// The results of an instruction, by its name.
     Instruction(Box<str>),
 }
 
@@ -39,36 +39,34 @@ pub enum PinError {
     /// Nothing of the name or number is in the program.
     #[error("{value} cannot be pinned: the program has none; it has {arguments} arguments, counted from 0")]
     NoValue {
-        /// What was asked for.
+        /// The pinned value.
         value: Pinned,
         /// How many arguments there are.
         arguments: usize,
     },
     /// The target has no such memory, or values get there by transfers alone.
-    #[error(
-        "{value} cannot be pinned to {space}: kernels of the target do not reach such a memory as they reach main memory"
-    )]
+    #[error("{value} cannot be pinned to {space}: kernels of the target do not reach it like main memory")]
     NotReached {
-        /// What was asked for.
+        /// The pinned value.
         value: Pinned,
         /// The memory, by name.
         space: Box<str>,
     },
     /// The program writes a value, or may overwrite it, and the memory that it is pinned to, or that its layout names, can
     /// only be read.
-    #[error("{value} cannot be in {space}, which can only be read: {why}")]
+    #[error("{value} cannot be in {space}, which is read-only: {why}")]
     Written {
         /// Which value.
         value: Pinned,
         /// The memory, by name.
         space: Box<str>,
-        /// Who writes it.
+        /// The reason for the write.
         why: &'static str,
     },
     /// Two pins, or a pin and a layout, name different memories for bytes that are the same.
-    #[error("{value} cannot be pinned to {space}: it shares its bytes with what belongs in {other}")]
+    #[error("{value} cannot be pinned to {space}: it shares its bytes with a value that belongs in {other}")]
     Elsewhere {
-        /// What was asked for.
+        /// The pinned value.
         value: Pinned,
         /// The memory, by name.
         space: Box<str>,

@@ -1,4 +1,4 @@
-//! The whole of planning in one function.
+//! All of planning in one function.
 
 use memplan_analysis::{Aliasing, Facts};
 use memplan_ir::{Module, Schedule, fingerprint};
@@ -20,14 +20,14 @@ pub struct PlanOptions {
     pub assign: AssignOptions,
 }
 
-/// A plan with what it was made from.
+/// A plan with its inputs.
 #[derive(Clone, Debug)]
 pub struct Planned {
     /// The order of execution.
     pub schedule: Schedule,
     /// Liveness and aliasing under that order.
     pub facts: Facts,
-    /// Where everything lives.
+    /// The plan.
     pub plan: MemoryPlan,
 }
 

@@ -1,4 +1,4 @@
-//! A scheduled module as a program that places can be found for.
+//! A scheduled module as a `Program`.
 
 use std::collections::BTreeSet;
 
@@ -11,14 +11,14 @@ use rustc_hash::FxHashMap;
 
 use crate::pins::{self, Pin, PinError};
 
-/// A module under a schedule: its values are those of the dataflow analysis, its instants those of the timeline.
+/// A module under a schedule: its values are from the dataflow analysis, its instants from the timeline.
 #[derive(Clone, Debug)]
 pub struct HloProgram<'a> {
     module: &'a Module,
     facts: &'a Facts,
     /// Bytes of each value; zero for what needs no memory. Of a part of another value, up to its end within the whole.
     sizes: SecondaryMap<ValueId, Bytes>,
-    /// Where parts of other values begin within those.
+    /// Offsets of parts within the whole value.
     offsets: SecondaryMap<ValueId, Bytes>,
     /// The first value that has the same place as a value, of parts and wholes.
     first_of: FxHashMap<ValueId, ValueId>,
@@ -26,14 +26,14 @@ pub struct HloProgram<'a> {
     arguments: SecondaryMap<ValueId, u32>,
     spaces: SecondaryMap<ValueId, MemorySpaceId>,
     scratch: Vec<Scratch>,
-    /// Where operations may overwrite operands: an instant, a value that is read then, and the number of an operand that
+    /// Operands that operations may overwrite: an instant, a value that is read then, and the number of an operand that
     /// holds it. Ascending.
     operands_with: Vec<(Time, ValueId, u32)>,
 }
 
 impl<'a> HloProgram<'a> {
-    /// Sizes everything for a target. `own_scratch` is main memory that the kernels of instructions need while they run,
-    /// beside what the target says they reserve ([`kernel_scratch`]). Linear in positions.
+    /// Computes all sizes for a target. `own_scratch` is main memory that the kernels of instructions need while they
+    /// run, in addition to the target's scratch ([`kernel_scratch`]). Linear in positions.
     pub fn new(
         module: &'a Module,
         facts: &'a Facts,
@@ -66,7 +66,7 @@ impl<'a> HloProgram<'a> {
         let reserved = kernel_scratch(module, target);
         let reserved = reserved.iter().map(|it| (it.instruction, it.space, it.size));
         let needed = own.chain(reserved).filter(|&(_, _, size)| size > Bytes::ZERO);
-        // What runs while others do keeps its working memory until it is done.
+        // An asynchronous operation keeps its working memory until it is done.
         let mut ends: FxHashMap<Time, Time> = FxHashMap::default();
         for (time, end) in flights(module, line).flat_map(|it| it.inside.map(move |time| (time, it.end))) {
             let last = ends.entry(time).or_default();
@@ -84,7 +84,7 @@ impl<'a> HloProgram<'a> {
         Ok(HloProgram { module, facts, sizes, offsets, first_of, arguments, spaces, scratch, operands_with })
     }
 
-    /// Where a value begins within the place of its group: parts lie side by side in their whole.
+    /// The offset of a value within its group's place: parts are adjacent in their whole.
     pub(crate) fn offset_in_group(&self, value: ValueId) -> Bytes {
         self.offsets[value]
     }
@@ -98,8 +98,8 @@ impl<'a> HloProgram<'a> {
         self.facts.flow.positions.instruction(self.facts.flow.values[value].definition)
     }
 
-    /// Whether a value whose live range ends with an instruction is needed after it all the same: the instruction is the
-    /// last of its computation, which hands the value to whoever runs it.
+    /// Whether a value is needed after an instruction that ends its live range: the instruction is the last of its
+    /// computation, which returns the value to its caller.
     fn is_needed_after(&self, id: InstructionId, value: ValueId) -> bool {
         let (facts, computation) = (self.facts, self.module.instructions[id].parent);
         if facts.line.range(computation).1 != facts.line.time(id) + 1 {
@@ -173,7 +173,7 @@ impl Program for HloProgram<'_> {
     fn reads(&self, time: Time) -> impl Iterator<Item = ValueId> {
         let flow = &self.facts.flow;
         let instruction = &self.module.instructions[self.facts.line.instructions[time as usize]];
-        // What is handed over is read inside, if anywhere, and what is passed on is read where it is used.
+        // Operands of calls are read inside, if anywhere, and passed-on values are read by their users.
         let op = &instruction.op;
         let moves_nothing = op.runs_callees() || op.only_passes_on() || *op == Op::AfterAll;
         let operands = if moves_nothing { &[][..] } else { &instruction.operands[..] };
@@ -185,7 +185,7 @@ impl Program for HloProgram<'_> {
         let flow = &self.facts.flow;
         let positions = flow.positions.of(self.facts.line.instructions[time as usize]);
         let values = positions.map(|position| (position, flow.value_at(position)));
-        // What comes in by a parameter is there before: from the caller, or from where a loop begins.
+        // A parameter's value exists before: from the caller, or from the beginning of a loop.
         let is_written = move |position, value: ValueId| {
             let of = flow.values[value];
             of.definition == position && matches!(of.kind, ValueKind::Written | ValueKind::ExitPhi)
@@ -225,7 +225,7 @@ pub(crate) fn may_ever_take_over(op: &Op) -> bool {
         )
 }
 
-/// What each instant reads whose operation may overwrite operands, and in which operands.
+/// The values read at each instant whose operation may overwrite operands, with the operand numbers.
 fn operands_with(module: &Module, facts: &Facts) -> Vec<(Time, ValueId, u32)> {
     let flow = &facts.flow;
     let mut all = Vec::new();
@@ -245,8 +245,8 @@ fn operands_with(module: &Module, facts: &Facts) -> Vec<(Time, ValueId, u32)> {
     all
 }
 
-/// Bytes of every value: the largest its positions ask for. Tuple tables exist in parameters and results only, and where
-/// they share their buffer with those: a loop whose state is the result is handed the table that it returns.
+/// Bytes of every value: the largest of its positions. Tuple tables exist only in parameters and results, and in values
+/// that share their buffers: a loop whose state is the result receives the table that it returns.
 fn value_sizes(module: &Module, facts: &Facts, target: &Target) -> SecondaryMap<ValueId, Bytes> {
     let flow = &facts.flow;
     let part_sizes: Vec<Vec<Bytes>> = module

@@ -1,4 +1,4 @@
-//! What a person wants to know about a plan: who holds the peak, why, and how the load runs over the program.
+//! A summary of a plan for people: the holders of the peak, why they are live, and the load over the program.
 
 use memplan_analysis::{Facts, LiveRange, Time, ValueId, ValueKind};
 use memplan_ir::{InstructionId, Module, Op, Position};
@@ -6,7 +6,7 @@ use memplan_memory::{Bytes, MemoryPlan, MemorySpaceId, Slice};
 
 use crate::lifetimes::{lifetimes, occupied, placed_values};
 
-/// The load of a program over its run, and what is live at its peak.
+/// The load of a program over its run, and the live values at its peak.
 #[derive(Clone, Debug)]
 pub struct PeakReport {
     /// The instant with the most bytes live, in the flattened schedule.
@@ -17,18 +17,18 @@ pub struct PeakReport {
     pub bytes: Bytes,
     /// Bytes live at every instant.
     pub curve: Vec<Bytes>,
-    /// What is live at the peak, largest first.
+    /// The live values at the peak, largest first.
     pub buffers: Vec<PeakBuffer>,
 }
 
 /// A slice that is occupied at the peak.
 #[derive(Clone, Debug)]
 pub struct PeakBuffer {
-    /// Where it is.
+    /// Its slice.
     pub slice: Slice,
     /// The value in it.
     pub value: ValueId,
-    /// Where that value is defined.
+    /// The definition of that value.
     pub position: Position,
     /// From when to when that value is needed.
     pub live: LiveRange,
@@ -36,7 +36,7 @@ pub struct PeakBuffer {
     pub kept_by: KeptBy,
 }
 
-/// What keeps a value alive past a moment.
+/// The reason why a value stays alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeptBy {
     /// The caller did not give the parameter up.
@@ -51,8 +51,8 @@ pub enum KeptBy {
     Reader(InstructionId),
 }
 
-/// Finds the peak of a plan, of all memories together, and what is live there. Linear in positions, and in what is live
-/// at the peak.
+/// Finds the peak of a plan, over all memories together, and the live values there. Linear in positions, and in the
+/// live values.
 pub fn peak_report(module: &Module, facts: &Facts, plan: &MemoryPlan) -> PeakReport {
     report(module, facts, plan, None, |_| true)
 }
@@ -62,7 +62,7 @@ pub fn peak_report_in(module: &Module, facts: &Facts, plan: &MemoryPlan, space: 
     report(module, facts, plan, None, |slice| plan.allocations[slice.allocation].space == space)
 }
 
-/// The same for an instant of one's own choice, whatever is live then.
+/// The same for any instant.
 pub fn report_at(
     module: &Module,
     facts: &Facts,

@@ -1,8 +1,8 @@
 //! An order of execution with a low peak for a module.
 //!
-//! Each sequential computation becomes a region ([`regions`](crate::regions)), which
-//! [`memplan_plan`] schedules without knowing what an operation is. Take-overs that involve must-alias buffers of several
-//! values are judged by the order of the text.
+//! Each sequential computation becomes a region ([`regions`](crate::regions)), which [`memplan_plan`] schedules without
+//! knowing operations. Take-overs that involve must-alias buffers of several values are decided by the order of the
+//! text.
 
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::{Aliasing, CallGraphError};
@@ -13,13 +13,13 @@ use memplan_plan::{Method, RegionError, RegionReport, ScheduleOptions};
 use crate::given_orders::given_orders;
 use crate::regions::{Results, regions};
 
-/// What each way of scheduling found.
+/// The results of each scheduling method.
 #[derive(Clone, Debug, Default)]
 pub struct ScheduleReport {
-    /// The most bytes live at once under the schedule found, less what is there under every schedule: constants, and
-    /// parameters that the caller keeps.
+    /// The peak of live bytes under this schedule, without constants and parameters that the caller keeps, which exist
+    /// under every schedule.
     pub peak: Bytes,
-    /// What was found for each sequential computation, callees first: nodes are instructions that compute.
+    /// The results for each sequential computation, callees first: nodes are instructions that compute.
     pub computations: Vec<(ComputationId, RegionReport)>,
 }
 
@@ -32,7 +32,7 @@ pub enum ScheduleError {
     CallGraph(#[from] CallGraphError),
     /// Values that must share storage cannot.
     #[error(
-        "instruction `{instruction}` in computation `{computation}` would have to run before what it depends on: \
+        "instruction `{instruction}` in computation `{computation}` would have to run before its dependencies: \
          values that must share storage are needed at the same time; copies must be inserted first (pass \
          `copy-insertion`)"
     )]
@@ -47,10 +47,10 @@ pub enum ScheduleError {
     Region(RegionError),
 }
 
-/// Finds an order for every computation of a module, those of called computations included.
+/// Schedules every computation of a module, including called ones.
 ///
-/// The call graph must be flat, and copies inserted where values that must share storage would interfere. Where the
-/// module has a schedule, that is one of the orders tried.
+/// The call graph must be flat, and copies must separate values that must share storage but interfere. If the module
+/// has a schedule, that is one of the orders tried.
 ///
 /// # Errors
 /// See [`ScheduleError`].

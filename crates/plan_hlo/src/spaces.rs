@@ -1,11 +1,11 @@
-//! Whether layouts name one memory for every value.
+//! Whether layouts name one memory space for every value.
 //!
 //! ```text
 //!   x = f32[8]{0:S(1)} copy(p)
 //!   t = (f32[8]{0}) tuple(x)         the element is `x`, which nothing moves to main memory
 //! ```
 //!
-//! XLA's verifier does not look at memories, so that such a program gets here; no plan can be right for it.
+//! XLA's verifier does not check memory spaces, so such a program gets here; it has no correct plan.
 
 use memplan_analysis::Dataflow;
 use memplan_ir::{Module, PositionId};
@@ -18,11 +18,11 @@ use memplan_memory::{MemorySpaceId, Target, memory_space_of};
      memory, or put a copy between"
 )]
 pub struct SpaceError {
-    /// Where the value is handed on, by the name of an instruction and the part of its result.
+    /// The position that passes the value on: the name of an instruction, and the part of its result.
     pub at: Box<str>,
     /// The memory that is named there.
     pub said: MemorySpaceId,
-    /// Where the value is made.
+    /// The definition of the value.
     pub value: Box<str>,
     /// The memory that is named there.
     pub space: MemorySpaceId,

@@ -1,4 +1,4 @@
-//! What any allocator is asked, and what it says of itself.
+//! The interface of allocators.
 
 use memplan_memory::{Alignment, Bytes};
 
@@ -10,7 +10,7 @@ pub trait Allocator {
     /// Serves a request and returns its address; `None` when it does not fit, or asks for nothing.
     fn allocate(&mut self, request: Request) -> Option<u64>;
 
-    /// Frees what was allocated at an address.
+    /// Frees the allocation at an address.
     fn free(&mut self, address: u64);
 
     /// The device has come as far as the host.
@@ -27,7 +27,7 @@ pub struct Sample {
     pub reserved: Bytes,
     /// Bytes of chunks in use.
     pub in_use: Bytes,
-    /// Bytes that were asked for, of those in use.
+    /// The requested bytes of allocations in use.
     pub requested: Bytes,
     /// The largest free piece.
     pub largest_free: Bytes,
@@ -49,8 +49,7 @@ impl Sample {
 /// An end of a pool that has two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum End {
-    /// Grows up: collective memory. What it takes from a hole is split off exactly, and of holes of one size it takes
-    /// the lowest.
+    /// Grows up: collective memory. It splits holes exactly, and takes the lowest of holes of one size.
     Lower,
     /// Grows down: everything else. Holes are split when the rest is worth it, as in a pool with one end, and of holes
     /// of one size it takes the highest.
@@ -58,14 +57,14 @@ pub enum End {
     Upper,
 }
 
-/// What is asked of a pool.
+/// A request to a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Bytes.
     pub bytes: Bytes,
     /// Of the address; at least [`GRANULE`] is given.
     pub alignment: Alignment,
-    /// Where, in a pool with two ends.
+    /// Its end of a pool with two ends.
     pub end: End,
     /// Only memory that was freed at this time or before, or is safe; 0: any.
     pub freed_before: u64,

@@ -1,4 +1,4 @@
-//! Defragmentation: moving live buffers so that what is free becomes one large hole.
+//! Defragmentation: moves live buffers to join free bytes into one large hole.
 //!
 //! ```text
 //! before    |AAAA|      |B|      |CCCCCC|  |D|    a hole of 13 is wanted
@@ -6,13 +6,13 @@
 //! evacuate  |AAAA|             |CCCCCC|B |D|      moves B
 //! ```
 //!
-//! A runtime that moves buffers pays for bytes, not for moves. Two ways make a hole: *sliding* the buffers between some
-//! holes together, which always works and moves all of them; and *evacuating* a window, which moves only what lies in
-//! it, if the holes elsewhere take it. Both are tried everywhere and the cheaper is kept; and since whatever touches the
-//! final hole has to move, the least of that over all windows bounds every answer from below.
+//! A runtime that moves buffers pays for bytes, not for moves. There are two ways to make a hole: *sliding* the buffers
+//! between some holes together, which always works and moves all of them; and *evacuating* a window, which moves only
+//! the buffers in it, if the holes elsewhere have room. Both are tried everywhere and the cheaper is kept. All buffers
+//! that overlap the final hole must move, so the least of these bytes over all windows is a lower bound.
 //!
-//! The order of the moves never overwrites live data: a buffer moves once nobody else's bytes are where it goes. Cycles,
-//! which only arbitrary placements have, are broken by way of free space.
+//! The order of the moves never overwrites live data: a buffer moves once its destination is free of others' bytes.
+//! Cycles, which occur only in arbitrary placements, are broken by using free space.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ const MOST_WINDOWS: usize = 256;
 pub struct Buffer {
     /// By which moves name it.
     pub id: usize,
-    /// Where it is.
+    /// Its address.
     pub address: u64,
     /// How large it is.
     pub size: u64,
@@ -38,7 +38,7 @@ impl Buffer {
     }
 }
 
-/// What must hold while buffers move.
+/// Constraints on moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Of every new address; buffers already are so aligned.
@@ -52,14 +52,14 @@ pub struct Options {
 pub struct Move {
     /// Of which buffer.
     pub id: usize,
-    /// Where its bytes are.
+    /// Its old address.
     pub from: u64,
-    /// Where they go.
+    /// Its new address.
     pub to: u64,
     /// How many.
     pub bytes: u64,
-    /// Bytes that are copied at once: all, or as far as the buffer moves, so that no copy overwrites what it reads.
-    /// Pieces are copied from the end that goes first: ascending when the buffer moves down.
+    /// Bytes copied at once: all, or as far as the buffer moves, so that no copy overwrites its source. Pieces are
+    /// copied from the leading end: ascending if the buffer moves down.
     pub piece: u64,
 }
 
@@ -68,7 +68,7 @@ pub struct Move {
 pub struct Compaction {
     /// In order.
     pub moves: Vec<Move>,
-    /// Where the hole is, and its size; at least what was asked for.
+    /// The address and size of the hole; at least as large as requested.
     pub hole: (u64, u64),
     /// No way to make that hole moves fewer bytes.
     pub lower_bound: Bytes,
@@ -87,12 +87,12 @@ impl Compaction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DefragmentError {
-    /// More is asked for than is free, alignment counted.
-    #[error("a hole of {wanted} is wanted, and only {free} are free")]
+    /// More is requested than is free, including alignment.
+    #[error("a hole of {wanted} was requested, but only {free} are free")]
     TooLarge {
-        /// What is asked for.
+        /// The requested bytes.
         wanted: Bytes,
-        /// What sliding everything together would leave.
+        /// The bytes that sliding everything together would leave.
         free: Bytes,
     },
     /// Buffers overlap, or are not in the region.
@@ -112,8 +112,8 @@ pub fn compact(buffers: &[Buffer], region: u64, options: &Options) -> Result<Com
     make_hole(buffers, region, free, options)
 }
 
-/// The moves that make a hole of at least `wanted` bytes in the region `[0, region)`, the cheapest of what is tried.
-/// Nothing moves when there is such a hole.
+/// The moves that make a hole of at least `wanted` bytes in the region `[0, region)`, the cheapest found. Nothing moves
+/// if there is such a hole.
 ///
 /// Takes time n log n in buffers.
 ///
@@ -232,12 +232,12 @@ impl Occupancy {
         Bytes(address).align_up(self.alignment).0
     }
 
-    /// The end of what lies before a buffer.
+    /// The end of the buffer before an index.
     fn end_before(&self, i: usize) -> u64 {
         i.checked_sub(1).map_or(0, |before| self.buffers[before].end())
     }
 
-    /// The start of what lies at or after an index.
+    /// The start of the first buffer at or after an index.
     fn start_of(&self, i: usize) -> u64 {
         self.buffers.get(i).map_or(self.region, |buffer| buffer.address)
     }
@@ -249,7 +249,7 @@ impl Occupancy {
         self.region.saturating_sub(u64::try_from(end).unwrap_or(u64::MAX))
     }
 
-    /// Slides the buffers `first..last` down, to what lies before them.
+    /// Slides the buffers `first..last` down, to the previous buffer.
     fn slide(&self, first: usize, last: usize) -> Slide {
         let mut slide = Slide { bytes: 0, targets: BTreeMap::new() };
         let mut end = self.end_before(first);
@@ -303,8 +303,8 @@ impl Occupancy {
         }
     }
 
-    /// Every window worth a look, the cheapest first: those that begin where a buffer ends, and those that end where one
-    /// begins.
+    /// All useful windows, the cheapest first: those that begin at a buffer's end, and those that end at a buffer's
+    /// start.
     fn windows(&self, wanted: u64) -> Vec<Window> {
         let mut sums = vec![0];
         for buffer in &self.buffers {
@@ -327,8 +327,8 @@ impl Occupancy {
         windows
     }
 
-    /// Moves what is in a window into holes elsewhere, the largest first, each into the smallest hole that takes it. Only
-    /// what is free before anything moves counts, so that no move waits for another one.
+    /// Moves the buffers in a window into holes elsewhere, the largest first, each into the smallest hole that fits.
+    /// Only bytes that are free before any move count, so that no move waits for another one.
     fn evacuate(&self, window: &Window) -> Option<BTreeMap<usize, u64>> {
         let mut rest: BTreeSet<(u64, u64)> = BTreeSet::new();
         let insert = |rest: &mut BTreeSet<(u64, u64)>, start: u64, end: u64| {
@@ -358,9 +358,9 @@ impl Occupancy {
 struct Mover<'a> {
     options: &'a Options,
     region: u64,
-    /// Where everything is now, by address.
+    /// The current position of everything, by address.
     now: BTreeMap<u64, Buffer>,
-    /// Where each buffer that has yet to move is, by id.
+    /// The current address of each buffer that has yet to move, by id.
     pending: BTreeMap<usize, u64>,
     targets: &'a BTreeMap<usize, u64>,
     moves: Vec<Move>,
@@ -382,7 +382,7 @@ impl Mover<'_> {
         }
     }
 
-    /// Moves everything that nothing stands in the way of. What then still waits, waits for a cycle, which is returned.
+    /// Moves every buffer whose destination is free. The rest waits for a cycle, which is returned.
     fn run_until_stuck(&mut self) -> Vec<usize> {
         let mut blockers: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
         let mut waiting: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
@@ -460,7 +460,7 @@ impl Mover<'_> {
     }
 }
 
-/// What is free between buffers in order of their addresses: start and size.
+/// The free ranges between buffers in order of their addresses: start and size.
 fn holes(buffers: &[Buffer], region: u64) -> impl Iterator<Item = (u64, u64)> {
     let mut end = 0;
     let bounds = buffers.iter().map(|buffer| (buffer.address, buffer.end())).chain([(region, region)]);

@@ -1,9 +1,9 @@
 //! The memory pools of GPU runtimes.
 //!
-//! A plan is static; a runtime hands memory out as requests come. [`bfc`] is the pool that XLA's clients take when they
-//! start, simulated rule by rule. [`replay`](mod@replay) runs an [`Allocator`] on a [`trace`] of requests and frees;
-//! [`defragment`] finds the cheapest moves that make a hole; [`process`] says what a planned program takes of a pool, and
-//! whether it fits.
+//! A plan is static; a runtime allocates memory as requests come. [`bfc`] is the pool that XLA's clients allocate when
+//! they start, simulated rule by rule. [`replay`](mod@replay) runs an [`Allocator`] on a [`trace`] of requests and
+//! frees; [`defragment`] finds the cheapest moves that make a hole; [`process`] describes a planned program in a pool,
+//! and whether it fits.
 //!
 //! ```
 //! use memplan_memory::Bytes;

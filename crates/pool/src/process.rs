@@ -1,8 +1,9 @@
-//! The place of a planned program in a GPU process: what the process reserves, what the program takes of it, what is left,
-//! and whether it fits. One paragraph that a person understands.
+//! A planned program in a GPU process: the memory that the process reserves, the program's part of it, the rest, and
+//! whether it fits, as one readable paragraph.
 //!
-//! XLA's clients take three quarters of the device's memory when they start, and serve everything from there. [`place`]
-//! puts the allocations of a plan into that pool one by one, as the runtime would, by the rules of [`bfc`](crate::bfc).
+//! XLA's clients allocate three quarters of the device's memory when they start, and serve everything from there.
+//! [`place`] allocates the parts of a plan in that pool one by one, as the runtime would, by the rules of
+//! [`bfc`](crate::bfc).
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,16 +22,16 @@ const TEMP: MemorySpaceId = MemorySpaceId(2);
 /// Pinned host memory.
 const HOST: MemorySpaceId = MemorySpaceId(5);
 
-/// What virtual memory is mapped in, where the driver's own interface to it is used.
+/// The unit of mapped virtual memory, if the driver's interface to it is used.
 const PAGE: u64 = 2 << 20;
 
-/// Who serves the allocations of a process.
+/// The allocator of a process.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, strum::Display, strum::EnumString, strum::VariantNames,
 )]
 #[strum(serialize_all = "snake_case")]
 pub enum AllocatorKind {
-    /// What the client takes by itself: [`AllocatorKind::Bfc`].
+    /// The client's default: [`AllocatorKind::Bfc`].
     #[default]
     Default,
     /// The platform, buffer by buffer.
@@ -57,7 +58,7 @@ pub struct MemoryFraction(f64);
 
 /// A text that is no [`MemoryFraction`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no share of a device's memory: a number above 0 and at most 1 is expected")]
+#[error("`{0}` is not a share of a device's memory; expected a number above 0 and at most 1")]
 pub struct NotAFraction(pub String);
 
 impl MemoryFraction {
@@ -102,8 +103,8 @@ pub struct Settings {
     pub fraction: MemoryFraction,
     /// Whether a pool takes that at the start.
     pub preallocate: bool,
-    /// What is set aside for collective memory at the start; 0: as it is needed. The driver maps multiples of 512 MiB,
-    /// so that anything else wastes some.
+    /// The memory reserved for collectives at the start; 0: allocated on demand. The driver maps multiples of 512 MiB,
+    /// so other sizes waste some.
     pub collective: Bytes,
 }
 
@@ -125,19 +126,19 @@ pub struct Placement {
     pub settings: Settings,
     /// Bytes of the device.
     pub device: Bytes,
-    /// What the process takes when it starts.
+    /// The memory that the process reserves when it starts.
     pub at_start: Bytes,
-    /// What its pool may have at most.
+    /// The maximal size of its pool.
     pub limit: Bytes,
     /// Bytes of the program in device memory.
     pub program: Bytes,
     /// How many allocations those are.
     pub allocations: usize,
-    /// What they take of the pool, rounding and splitting counted.
+    /// Their bytes in the pool, including rounding and splitting.
     pub taken: Bytes,
-    /// What the process holds with the program in it, collective memory counted.
+    /// The bytes of the process with the program in it, including collective memory.
     pub held: Bytes,
-    /// The largest piece that is free then, of what the pool holds or may still take.
+    /// The largest free piece then, of the memory that the pool holds or may still allocate.
     pub largest_free: Bytes,
     /// Collective memory of the program, in whole pages.
     pub collective: Bytes,
@@ -150,7 +151,7 @@ pub struct Placement {
 /// Why a program does not fit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shortage {
-    /// What has no place: a kind of allocation.
+    /// The kind of allocation that does not fit.
     pub what: &'static str,
     /// Its size.
     pub bytes: Bytes,
@@ -162,7 +163,7 @@ pub struct Shortage {
 }
 
 impl Settings {
-    /// What programs of a process can have of a device: the pool's share, or all of it where there is no pool.
+    /// The memory of a device for the programs of a process: the pool's share, or all of it without a pool.
     pub fn limit(&self, device: Bytes) -> Bytes {
         match self.allocator {
             AllocatorKind::Default | AllocatorKind::Bfc | AllocatorKind::CudaAsync => {
@@ -265,7 +266,7 @@ fn enough(
     (1..=100).find(fits).map(share)
 }
 
-/// Whoever serves allocations: the simulated pool, or a sum of rounded sizes where nobody outside knows the rules.
+/// The simulated pool, or a sum of rounded sizes for allocators with unknown rules.
 enum Server {
     Pool { pool: Box<Bfc>, limit: Bytes },
     Sum { unit: Alignment, limit: Bytes, taken: Bytes },
@@ -329,7 +330,7 @@ impl Server {
 }
 
 impl Placement {
-    /// What the process has before the program is in it.
+    /// Describes the process before the program is in it.
     fn beginning(&self) -> String {
         let Placement { settings, device, limit, .. } = self;
         let aside = match settings.collective {
@@ -343,8 +344,8 @@ impl Placement {
                     false => " XLA_CLIENT_MEM_FRACTION is for pools and changes nothing.",
                 };
                 return format!(
-                    "The process has no pool: every buffer is asked of the device, which has {device}, and given \
-                     back.{ignored}{aside}"
+                    "The process has no pool: every buffer is allocated from the device, which has {device}, and \
+                     freed.{ignored}{aside}"
                 );
             }
             AllocatorKind::CudaAsync => "the driver's pool",
@@ -376,11 +377,11 @@ impl fmt::Display for Placement {
         match self.taken.saturating_sub(self.program) {
             Bytes::ZERO => {}
             _ if self.shortage.is_some() => {}
-            extra => write!(f, ", {extra} more with what rounding adds")?,
+            extra => write!(f, ", {extra} more with rounding")?,
         }
         write!(f, ".")?;
         if self.collective > Bytes::ZERO {
-            write!(f, " {} of collective memory are mapped beside that.", self.collective)?;
+            write!(f, " {} of collective memory are mapped in addition.", self.collective)?;
         }
         if self.host > Bytes::ZERO {
             write!(f, " {} are pinned on the host.", self.host)?;
@@ -401,7 +402,7 @@ impl fmt::Display for Shortage {
         let Shortage { what, bytes, largest_free, enough } = self;
         write!(f, "for {what} of {bytes}, the largest free piece is {largest_free}.")?;
         match enough {
-            Some(share) => write!(f, " A share of {share} would do."),
+            Some(share) => write!(f, " A share of {share} would suffice."),
             None => write!(f, " The device is too small."),
         }
     }

@@ -1,4 +1,4 @@
-//! Replaying traces: what an allocator makes of a sequence of requests and frees. The same trace gives the same numbers.
+//! Replays traces: serves a sequence of requests and frees by an allocator. The same trace gives the same numbers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use crate::{Allocator, GRANULE, Request, Sample};
 /// How long XLA lets a request wait for others to free before it fails.
 pub const RETRY_TIME: Duration = Duration::from_secs(10);
 
-/// What became of one request.
+/// The outcome of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It was served, by the event that asked for it or, if it had to wait, by a later one.
     Served {
-        /// Where.
+        /// Its address.
         address: u64,
         /// The event.
         event: usize,
@@ -28,10 +28,10 @@ pub enum Outcome {
     Failed,
 }
 
-/// What became of a trace.
+/// The outcome of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replay {
-    /// What became of each request, in the order of the trace.
+    /// The outcome of each request, in the order of the trace.
     pub outcomes: Vec<Outcome>,
     /// The allocator after each event.
     pub samples: Vec<Sample>,
@@ -116,8 +116,8 @@ pub fn replay(allocator: &mut impl Allocator, trace: &Trace, patience: Option<Du
     Replay { outcomes, samples }
 }
 
-/// The platform's own allocator, without a pool: it holds what is in use, rounded up to [`GRANULE`], and nothing else.
-/// Where the driver puts it is not modeled, so it never fails before the limit.
+/// The platform's own allocator, without a pool: it holds exactly the bytes in use, rounded up to [`GRANULE`]. The
+/// driver's addresses are not modeled, so it never fails before the limit.
 #[derive(Clone, Debug)]
 pub struct Platform {
     limit: Bytes,
@@ -163,9 +163,9 @@ impl Allocator for Platform {
     }
 }
 
-/// The smallest limit under which a trace is served completely that halving finds, from the most bytes live at once to
-/// the options' own limit; `None` when that is not enough. What it returns is enough, since it was tried; a smaller pool
-/// might be too, because what best fit makes of a limit does not only get better with it.
+/// The smallest limit under which a trace is served completely, as found by bisection, from the peak of live bytes to
+/// the options' own limit; `None` if that is not enough. The result was tried, so it suffices; a smaller pool might
+/// suffice too, because best fit is not monotonic in the limit.
 pub fn smallest_pool(trace: &Trace, options: bfc::Options) -> Option<Bytes> {
     let is_enough = |limit: u64| {
         let limit = Bytes(limit * GRANULE);

@@ -1,4 +1,4 @@
-//! Traces: sequences of requests and frees, recorded as CSV or derived from when values live.
+//! Traces: sequences of requests and frees, recorded as CSV or derived from live ranges.
 //!
 //! ```text
 //! event,id,size,alignment,tag,time
@@ -7,10 +7,10 @@
 //! free,weights,,,,0.75
 //! ```
 //!
-//! `event` is `alloc`, `free`, or `sync`: the device has come as far as the host. `id` is any name, free to be used again
-//! once it was freed. Only `event`, `id` and `size` are required columns, in any order. `time` is in seconds and never
-//! goes back; without it everything happens at once. What is tagged `collective` goes to the lower end of a pool that has
-//! two.
+//! `event` is `alloc`, `free`, or `sync`: the device has caught up with the host. `id` is any name, which may be reused
+//! after a free. Only `event`, `id` and `size` are required columns, in any order. `time` is in seconds and never
+//! decreases; without it everything happens at once. Requests tagged `collective` go to the lower end of a pool with
+//! two ends.
 
 use std::collections::HashMap;
 use std::ops::Index;
@@ -30,27 +30,27 @@ pub struct AllocationIndex(pub usize);
 pub struct TracedAllocation {
     /// By which it is freed.
     pub name: Box<str>,
-    /// What is asked for.
+    /// The request.
     pub request: Request,
 }
 
-/// What happens.
+/// The kind of event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A request is made.
     Allocate(AllocationIndex),
-    /// What was requested is freed.
+    /// The allocation of a request is freed.
     Free(AllocationIndex),
     /// The device has come as far as the host.
     Synchronize,
 }
 
-/// What happens, and when.
+/// An event with its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimedEvent {
     /// Since the start.
     pub time: Duration,
-    /// What happens.
+    /// The event.
     pub event: Event,
 }
 
@@ -62,7 +62,7 @@ pub struct Trace {
     live: HashMap<Box<str>, AllocationIndex>,
 }
 
-/// What a trace cannot have.
+/// The errors of a trace.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceErrorKind {
@@ -79,13 +79,13 @@ pub enum TraceErrorKind {
     #[error("the header has no column `{0}`; event, id and size are required")]
     MissingColumn(&'static str),
     /// A column that traces do not have.
-    #[error("`{0}` is no column of a trace; they are {names}", names = COLUMNS.join(", "))]
+    #[error("`{0}` is not a column of a trace; the columns are {names}", names = COLUMNS.join(", "))]
     UnknownColumn(String),
     /// Lines that are no CSV.
     #[error(transparent)]
     Csv(csv::ErrorKind),
     /// Something that is no event.
-    #[error("`{0}` is no event; they are alloc, free and sync")]
+    #[error("`{0}` is not an event; the events are alloc, free and sync")]
     UnknownEvent(String),
     /// A field that should be a number of bytes.
     #[error("`{0}` is not a whole number of bytes")]
@@ -98,7 +98,7 @@ pub enum TraceErrorKind {
     NotATime(String),
 }
 
-/// What is wrong with a trace in CSV, and where.
+/// An error of a trace in CSV, with its position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{line}:{column}: {kind}")]
 pub struct TraceError {
@@ -106,7 +106,7 @@ pub struct TraceError {
     pub line: usize,
     /// The byte within the line, from 1.
     pub column: usize,
-    /// What is wrong there.
+    /// The error.
     pub kind: TraceErrorKind,
 }
 
@@ -140,7 +140,7 @@ impl Trace {
         Ok(index)
     }
 
-    /// Adds the free of what has a name.
+    /// Adds the free of a named allocation.
     ///
     /// # Errors
     /// When nothing of that name lives.
@@ -250,9 +250,9 @@ impl Trace {
 /// When a value lives, in instants of a program.
 #[derive(Clone, Copy, Debug)]
 pub struct Lifetime<'n> {
-    /// What to call it.
+    /// Its name.
     pub name: &'n str,
-    /// What it takes.
+    /// Its request.
     pub request: Request,
     /// The first instant.
     pub start: u64,

@@ -65,7 +65,7 @@ fn three_quarters_are_taken_at_the_start() {
 fn what_does_not_fit_is_named_with_what_would_do() {
     let found = with(Settings::default(), [500, 100, 200]);
     assert!(found.to_string().ends_with(
-        "It does NOT fit: for the arena of 200.00 MiB, the largest free piece is 150.00 MiB. A share of 0.8 would do."
+        "It does NOT fit: for the arena of 200.00 MiB, the largest free piece is 150.00 MiB. A share of 0.8 would suffice."
     ));
     let fraction = "0.8".parse().unwrap();
     assert_eq!(with(Settings { fraction, ..Settings::default() }, [500, 100, 200]).shortage, None);
@@ -82,7 +82,7 @@ fn a_rest_below_the_waste_limit_is_given_too() {
         (found.program, found.taken, found.largest_free),
         (Bytes(700 * MIB), Bytes(750 * MIB), Bytes(0))
     );
-    assert!(found.to_string().contains("in one allocation, 50.00 MiB more with what rounding adds."));
+    assert!(found.to_string().contains("in one allocation, 50.00 MiB more with rounding."));
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn the_platform_reserves_nothing() {
     assert!(
         found
             .to_string()
-            .starts_with("The process has no pool: every buffer is asked of the device, which has")
+            .starts_with("The process has no pool: every buffer is allocated from the device, which has")
     );
     assert!(!found.to_string().contains("XLA_CLIENT_MEM_FRACTION"));
     let settings = Settings { fraction: "0.5".parse().unwrap(), ..allocator(AllocatorKind::Platform) };
@@ -125,7 +125,7 @@ fn collective_and_host_memory_lie_beside_the_pool() {
     assert_eq!((found.collective, found.host), (Bytes(4 * MIB), Bytes(1000)), "pages of 2 MiB, plain bytes");
     assert_eq!((found.program, found.held), (Bytes(300 * MIB), Bytes(754 * MIB)));
     assert!(
-        found.to_string().contains("4.00 MiB of collective memory are mapped beside that. 1000 B are pinned")
+        found.to_string().contains("4.00 MiB of collective memory are mapped in addition. 1000 B are pinned")
     );
     let settings = Settings { collective: Bytes(512 * MIB), ..Settings::default() };
     let found = place(&target(), &plan, &settings).unwrap();
@@ -153,7 +153,7 @@ fn fractions_are_shares() {
         let message = of(text).unwrap_err().to_string();
         assert_eq!(
             message,
-            format!("`{text}` is no share of a device's memory: a number above 0 and at most 1 is expected")
+            format!("`{text}` is not a share of a device's memory; expected a number above 0 and at most 1")
         );
     }
 }

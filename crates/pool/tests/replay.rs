@@ -63,10 +63,10 @@ fn errors_say_where() {
         ("", "1:1: the header has no column `event`; event, id and size are required"),
         ("event,id\n", "1:1: the header has no column `size`; event, id and size are required"),
         ("event,id,size,id\n", "1:15: the header has the column `id` twice"),
-        ("event,id,size,color\n", "1:15: `color` is no column of a trace; they are"),
+        ("event,id,size,color\n", "1:15: `color` is not a column of a trace; the columns are"),
         ("event,id,size\nalloc,a\n", "2:8: the line has 2 fields, the header has 3"),
         ("event,id,size\nalloc,a,1,2\n", "2:11: the line has more fields than the 3 of the header"),
-        ("event,id,size\nfoo,a,1\n", "2:1: `foo` is no event; they are alloc, free and sync"),
+        ("event,id,size\nfoo,a,1\n", "2:1: `foo` is not an event; the events are alloc, free and sync"),
         ("event,id,size\nalloc,a, -1\n", "2:10: `-1` is not a whole number of bytes"),
         (
             "event,id,size\nalloc,a,99999999999999999999\n",

@@ -1,14 +1,14 @@
-//! What a memory planner asks of a program of any IR, and what it answers.
+//! The interface between a memory planner and a program of any IR.
 //!
-//! Nothing here decides anything, and nothing knows an operation.
+//! This crate only has data and traits, and knows no operation.
 //!
-//! * In the order in which it runs, a program is a [`Program`]: values with bytes and live ranges, and who may share with
-//!   whom. `memplan_plan::place` answers with a [`Placement`], which `memplan_check_placement::check_placement` proves.
-//! * Before there is an order, it is [`Region`]s: nodes, what depends on what, and the bytes that they touch.
-//!   `memplan_plan::schedule_regions` finds an order with a low peak for each. The region of a program without calls can be
-//!   read off the program in the order of its source ([`Region::of`]).
+//! * A program with a schedule is a [`Program`]: values with bytes and live ranges, and which may share.
+//!   `memplan_plan::place` returns a [`Placement`], which `memplan_check_placement::check_placement` proves.
+//! * A program without a schedule is a list of [`Region`]s: nodes, their dependencies, and the bytes that they touch.
+//!   `memplan_plan::schedule_regions` finds an order with a low peak for each. [`Region::of`] makes the region of a
+//!   program without calls from the program in source order.
 //!
-//! `memplan-plan-hlo` does this for HLO; `examples/plan_other_ir.rs` for a graph of another kind, on one page.
+//! `memplan-plan-hlo` implements this for HLO; `examples/plan_other_ir.rs` for another kind of graph, on one page.
 //!
 //! | word | meaning |
 //! |---|---|

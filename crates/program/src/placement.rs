@@ -1,4 +1,4 @@
-//! Where everything is: what a planner answers.
+//! Placements: the planner's result.
 
 use alloc::vec::Vec;
 
@@ -25,19 +25,19 @@ pub struct Placement {
 /// A contiguous region of one memory space, held for the whole run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation {
-    /// What it is for.
+    /// Its purpose.
     pub kind: AllocationKind,
-    /// Where it is.
+    /// Its memory space.
     pub space: MemorySpaceId,
     /// How large it is.
     pub size: Bytes,
-    /// What its address is a multiple of.
+    /// The alignment of its address.
     pub alignment: Alignment,
     /// Whether a result of the program is in it at the end.
     pub live_out: bool,
 }
 
-/// What an allocation is for.
+/// The purpose of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AllocationKind {
     /// This argument, given by the caller.

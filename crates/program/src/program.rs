@@ -1,10 +1,10 @@
-//! The questions that assignment asks.
+//! The trait that assignment uses.
 
 use crate::{Scratch, Time, Value, ValueId};
 
-/// A program in the order in which it runs, as a memory planner sees it: values with bytes and live ranges, and which of
-/// them may or must share. A compiler answers from tables it has; every question is asked a bounded number of times for
-/// each instant, value, or pair of an operand and a result.
+/// A scheduled program for a memory planner: values with bytes and live ranges, and which of them may or must share. A
+/// compiler answers from tables that it has; every method is called a bounded number of times for each instant, value,
+/// or pair of an operand and a result.
 pub trait Program {
     /// How many instants the run has.
     fn end(&self) -> Time;
@@ -12,11 +12,11 @@ pub trait Program {
     /// How many values there are: their ids count from zero.
     fn n_values(&self) -> usize;
 
-    /// What is to be known of a value.
+    /// The facts about a value.
     fn value(&self, value: ValueId) -> Value;
 
-    /// The first of the values that must have the same place as this one, for the program to mean what it says: loop
-    /// state before and after a step, an array before and after an update in place. Itself where there is none before it.
+    /// The first of the values that must have the same place as this one to preserve the program's meaning: loop state
+    /// before and after a step, an array before and after an update in place. Itself if none precedes it.
     fn group(&self, value: ValueId) -> ValueId {
         value
     }

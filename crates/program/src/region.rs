@@ -1,11 +1,11 @@
-//! What scheduling has to know: nodes that must run in some order, and the bytes that they touch.
+//! The input of scheduling: nodes that must run in some order, and the bytes that they touch.
 
 use alloc::vec::Vec;
 
 use cranelift_entity::{PrimaryMap, entity_impl};
 use memplan_units::Bytes;
 
-/// A region: what is scheduled by itself.
+/// A region: a part of the program that is scheduled by itself.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RegionId(u32);
 entity_impl!(RegionId, "region");
@@ -22,8 +22,8 @@ entity_impl!(BufferId, "buffer");
 
 /// A part of a program that is scheduled by itself: the body of a function, a loop or a branch.
 ///
-/// Bytes are counted by one region each: an operand that only the callee needs is the callee's, any other the caller's.
-/// What is there under every order, such as arguments that the caller keeps, need not be counted at all.
+/// Each byte is counted in one region: an operand that only the callee needs counts in the callee, any other in the
+/// caller. Bytes that exist under every order, such as arguments that the caller keeps, need not be counted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Region {
     /// How many nodes there are, in the order of the source: their ids count from zero.
@@ -32,7 +32,7 @@ pub struct Region {
     pub dependencies: Vec<(NodeId, NodeId)>,
     /// The bytes that nodes touch.
     pub buffers: PrimaryMap<BufferId, Buffer>,
-    /// The nodes that touch each buffer, those that define it included. May repeat.
+    /// The nodes that touch each buffer, including those that define it. May repeat.
     pub touches: Vec<(NodeId, BufferId)>,
     /// The nodes that a buffer begins with.
     pub definitions: Vec<(NodeId, BufferId)>,
@@ -78,11 +78,11 @@ pub struct Call {
     pub callees: Vec<(RegionId, Bytes)>,
     /// Bytes of the operands that the callees count.
     pub handed_over: Bytes,
-    /// For a call that runs while others do: what is live until it is done.
+    /// For an asynchronous call: the buffers that are live until it is done.
     pub in_flight: Option<InFlight>,
 }
 
-/// What an asynchronous call keeps live until it is done.
+/// The buffers that an asynchronous call keeps live until it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InFlight {
     /// The buffer of everything the call writes, less its results: the scheduler sets its bytes.

@@ -1,5 +1,5 @@
-//! The region of a program without calls, read off the program itself: what it is scheduled by says no more than what it
-//! is placed by.
+//! The region of a program without calls, made from the program itself, so that scheduling and placement use the same
+//! data.
 
 use alloc::vec::Vec;
 
@@ -9,8 +9,8 @@ use memplan_units::Bytes;
 use crate::{Buffer, BufferId, NodeId, Origin, Program, Region, Reuse, Time, ValueId};
 
 impl Region {
-    /// The region of a program without calls, whose instants are in any order that keeps what depends on what: each becomes
-    /// a node. What a program says of its instants is all that is known of dependencies; others can be added.
+    /// The region of a program without calls, whose instants are in any order that respects dependencies: each becomes
+    /// a node. Only dependencies that follow from the program's data are known; the caller can add others.
     ///
     /// Close to linear in what instants read and write.
     pub fn of(program: &impl Program) -> Region {
@@ -45,7 +45,7 @@ impl Region {
     }
 }
 
-/// What is known of the values of a region while it is read off a program.
+/// The facts about the values of a region while it is built from a program.
 #[derive(Default)]
 struct Versions {
     of_value: SecondaryMap<ValueId, Option<Version>>,
@@ -77,7 +77,7 @@ impl Versions {
             self.last_of_group[group].replace(value).and_then(|before| self.of_value[before].clone());
         let mut goes_on = None;
         if let (Some(before), Some(writer)) = (before, writer) {
-            // Whoever needs the value before comes first.
+            // Readers of the old value come first.
             let earlier = before.writer.iter().chain(&before.readers);
             region.dependencies.extend(earlier.map(|&node| (node, writer)));
             goes_on = (before.readers.last() == Some(&writer)).then_some(before.buffer);

@@ -2,8 +2,8 @@
 
 use alloc::vec::Vec;
 
-/// An instant of the run. A program with calls and loops is laid out flat: what runs inside an operation comes before the
-/// instant of the operation itself, and the body of a loop appears once, however often it runs.
+/// An instant of the run. A program with calls and loops is flattened: instants inside an operation precede the instant
+/// of the operation itself, and the body of a loop appears once, however often it runs.
 pub type Time = u32;
 
 /// Half-open range of instants.

@@ -1,4 +1,4 @@
-//! Values: what is given a place.
+//! Values: the items to place.
 
 use cranelift_entity::entity_impl;
 use memplan_units::{Alignment, Bytes, MemorySpaceId};
@@ -10,12 +10,12 @@ use crate::{LiveRange, Time};
 pub struct ValueId(u32);
 entity_impl!(ValueId, "value");
 
-/// What a planner has to know of a value.
+/// The planner's facts about a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Value {
     /// Bytes; a value of none gets no place.
     pub size: Bytes,
-    /// What its address is a multiple of, where it needs more than the target asks for in its memory space.
+    /// The alignment of its address, if that exceeds the target's for its memory space.
     pub alignment: Alignment,
     /// The memory it is in.
     pub space: MemorySpaceId,
@@ -24,7 +24,7 @@ pub struct Value {
     /// live together, so that they share bytes only where [`Program::may_overwrite`](crate::Program::may_overwrite)
     /// allows it.
     pub live: LiveRange,
-    /// Where its bytes come from.
+    /// The origin of its bytes.
     pub origin: Origin,
     /// Whether the caller receives it.
     pub is_result: bool,
@@ -56,7 +56,7 @@ impl Value {
     }
 }
 
-/// Where the bytes of a value come from.
+/// The origin of a value's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The caller gives them, in an allocation of its own.

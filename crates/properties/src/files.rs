@@ -1,5 +1,4 @@
-//! What must hold of any bytes that are read as a file: they are one, and it can be used, or there is an error that says
-//! where it is wrong.
+//! Properties of any bytes read as a file: either the file can be used, or an error names the wrong position.
 
 use std::io::{Cursor, Write};
 use std::sync::LazyLock;
@@ -23,7 +22,7 @@ use crate::{evaluate, plan_to_run, run_passes};
 /// A small program with a loop, a donated parameter, and a tuple: what files are about here.
 const PROGRAM: &str = include_str!("program.hlo");
 
-/// The program, in the order of its plan, what it is given and what it computes.
+/// The program, in the order of its plan, with its inputs and results.
 struct Subject {
     module: Module,
     planned: Planned,
@@ -126,7 +125,7 @@ fn assert_disjoint(trace: &Trace, outcomes: &[Outcome]) {
     }
 }
 
-/// A plan file for the subject: what the checker accepts of it runs and computes what is meant.
+/// A plan file for the subject: a plan that the checker accepts runs and computes the right results.
 ///
 /// # Panics
 /// When that is not so.
@@ -148,7 +147,7 @@ pub fn plan_file(bytes: &[u8]) {
     }
 }
 
-/// A placement file for a machine of tiles: it can be had, or there is an error within the text.
+/// A placement file for a machine of tiles: it is valid, or there is an error within the text.
 ///
 /// # Panics
 /// When that is not so.

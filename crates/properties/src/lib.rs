@@ -1,8 +1,8 @@
-//! What must hold for any bytes and any module, a function for each property: fuzz targets call them with bytes that
-//! coverage guides, tests with a few.
+//! Properties of any bytes and any module, one function each: fuzz targets call them with bytes guided by coverage,
+//! tests with a few.
 //!
-//! Text, protobuf and packing problems are judged where they are read: [`memplan::hlo::fuzzing`], [`memplan::pack::fuzz`].
-//! For development only.
+//! The properties of text, protobuf and packing problems are beside their parsers: [`memplan::hlo::fuzzing`],
+//! [`memplan::pack::fuzz`]. For development only.
 
 pub mod files;
 pub mod programs;

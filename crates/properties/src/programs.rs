@@ -1,5 +1,5 @@
-//! What must hold of programs: planned, compiled for every machine, proved, and run inside their plans, they mean what
-//! they meant.
+//! Properties of programs: planned, compiled for every machine, proved, and run inside their plans, they compute the
+//! same results.
 
 use memplan::check::check;
 use memplan::ir::{self, Module};
@@ -13,8 +13,8 @@ use crate::{evaluate_on_devices, explain, inputs_of_devices, plan_to_run, run_in
 /// Machines of all kinds: tiled layouts, small fast memories, and none.
 pub const TARGETS: [&str; 4] = ["cpu", "gpu-h100", "tpu-v5e", "tpu-v4"];
 
-/// How much results may differ, relative to the largest element: HLO leaves the order of sums open, and what is the same in
-/// all that is summed up is multiplied instead.
+/// How much results may differ, relative to the largest element: HLO leaves the order of sums open, and sums of equal
+/// values are multiplied instead.
 const ROUNDING: f64 = 1e-4;
 
 /// Most instructions of a text that is planned: larger ones are no better at finding mistakes.
@@ -46,7 +46,7 @@ pub fn text(bytes: &[u8]) {
     let toy = find("toy");
     let is_scheduled = module.is_scheduled;
     if let Err(failure) = plan_to_run(&mut module.clone(), &toy) {
-        // What stands in an order that cannot be had is the caller's mistake.
+        // An impossible order is the caller's mistake.
         assert!(is_scheduled || is_excused(&failure), "planned: {failure}");
     }
     let target = find(TARGETS[bytes.len() % TARGETS.len()]);
@@ -56,7 +56,8 @@ pub fn text(bytes: &[u8]) {
     }
 }
 
-/// A right plan of a random module, broken as bytes say: what the checker accepts all the same computes what was meant.
+/// A right plan of a random module, broken as the bytes say: if the checker still accepts it, it computes the right
+/// results.
 ///
 /// # Panics
 /// When it does not.
@@ -132,7 +133,7 @@ fn rewritten(source: &Module, inputs: &[Vec<ir::Literal>], meant: &ir::Literal) 
     Ok(())
 }
 
-/// The module that bytes decide: the first byte says how large it is, the others what is in it.
+/// The module that the bytes encode: the first byte gives its size, the others its contents.
 pub fn decided(bytes: &[u8]) -> Module {
     let (size, decisions) = bytes.split_first().map_or((0, bytes), |(&first, rest)| (first as usize, rest));
     let (steps, depth, unusual) = (2 + size % 16, size / 16 % 3, size / 48 % 2 == 1);
@@ -184,7 +185,7 @@ fn break_plan(module: &Module, planned: &mut Planned, random: &mut Random) {
             }
         };
         let slices = planned.plan.slices.values_mut();
-        // Everything that lies there moves, or one position alone.
+        // Everything at that slice moves, or one position alone.
         let most = if random.one_in(2) { usize::MAX } else { 1 };
         slices.filter(|slice| **slice == from).take(most).for_each(|slice| *slice = to);
     }

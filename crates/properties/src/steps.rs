@@ -1,4 +1,4 @@
-//! What tests of programs do, step by step: plan, prove, run.
+//! The steps of tests on programs: plan, prove, run.
 
 use memplan::interp::{self, Devices, Options};
 use memplan::ir::{self, Literal, Module};
@@ -50,7 +50,7 @@ pub fn plan_with(
     let options = PlanOptions { assign: assign(module), ..PlanOptions::default() };
     let mut planned = plan(module, target, &options).map_err(|error| explain(&error))?;
     planned.schedule.apply(module);
-    // The order is part of what the plan is for.
+    // The plan's fingerprint includes the order.
     planned.plan.fingerprint = ir::fingerprint(module);
     prove(module, &planned, target)?;
     Ok(planned)
@@ -74,7 +74,7 @@ pub fn prove(module: &Module, planned: &Planned, target: &Target) -> Result<(), 
     Ok(())
 }
 
-/// What the module means on one device.
+/// The results of the module on one device.
 ///
 /// # Errors
 /// When the evaluator gives up.
@@ -82,7 +82,7 @@ pub fn evaluate(module: &Module, inputs: &[Literal]) -> Result<Literal, String> 
     interp::evaluate(module, inputs, &options()).map_err(|error| explain(&error))
 }
 
-/// What the module computes within its plan on one device.
+/// The results of the module inside its plan on one device.
 ///
 /// # Errors
 /// When the evaluator gives up, or an operand is not where the plan says.
@@ -91,7 +91,7 @@ pub fn run_in_arena(module: &Module, planned: &Planned, inputs: &[Literal]) -> R
         .map_err(|error| format!("in the arena: {}", explain(&error)))
 }
 
-/// What the module means on as many devices as it is for: where there are several, a tuple of their results.
+/// The results of the module on as many devices as it needs: a tuple of results if there are several.
 ///
 /// # Errors
 /// When the evaluator gives up.
@@ -100,7 +100,7 @@ pub fn evaluate_on_devices(module: &Module, inputs: &[Vec<Literal>]) -> Result<L
     results.map(result_of_devices).map_err(|error| explain(&error))
 }
 
-/// What the module computes within its plan, as [`evaluate_on_devices`] gives it.
+/// The results of the module inside its plan, in the form of [`evaluate_on_devices`].
 ///
 /// # Errors
 /// When the evaluator gives up, or an operand is not where the plan says.

@@ -1,5 +1,5 @@
-//! Every property, with every seed of its fuzz target as it is, and with random changes. What fuzzing found and was
-//! mended is among the seeds.
+//! Every property, with every seed of its fuzz target unchanged, and with random changes. Findings of fuzzing that were
+//! fixed are among the seeds.
 
 use std::path::Path;
 

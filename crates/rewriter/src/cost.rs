@@ -1,8 +1,8 @@
-//! What operations cost: which are cheap enough to compute twice, and how many bytes their results take.
+//! Costs of operations: which are cheap enough to compute twice, and the bytes of their results.
 //!
-//! Classes follow XLA's list of expensive instructions, seen from the memory: on every machine with a memory wall an
-//! exponential of an element that is in a register costs less than reading the element, so transcendental functions
-//! are *cheap* here. What is *expensive* reads many elements for each that it makes.
+//! Classes follow XLA's list of expensive instructions, from the view of memory: on every machine with a memory wall,
+//! an exponential of an element in a register costs less than reading the element, so transcendental functions are
+//! *cheap* here. *Expensive* operations read many elements for each element of their result.
 
 use memplan_analysis::{Machine, operations};
 use memplan_ir::{Access, ArrayShape, Dimensions, Instruction, InstructionId, Module, Op, Role, Shape};
@@ -79,9 +79,9 @@ fn class_of_op(instruction: &Instruction) -> CostClass {
     }
 }
 
-/// Whether a matrix product takes no longer than moving its result out of the cores and in again: computing it anew is
-/// then no slower than having kept it. Attention scores are such products (64 multiplications an element against 4
-/// bytes of memory), those of dense layers are not. The roofline model: Williams, Waterman, Patterson 2009.
+/// Whether a matrix product takes no longer than moving its result out of the cores and back: recomputing it is then no
+/// slower than keeping it. Attention scores are such products (64 multiplications per element against 4 bytes of
+/// memory), products of dense layers are not. The roofline model: Williams, Waterman, Patterson 2009.
 ///
 /// `false` where the target does not say how fast it multiplies, or how fast its memory is.
 pub fn is_dot_faster_than_memory(module: &Module, target: &Target, id: InstructionId) -> bool {
@@ -164,7 +164,7 @@ pub fn permuted(array: &ArrayShape, dimensions: &[i64]) -> ArrayShape {
     permuted
 }
 
-/// The padded bytes of an instruction's result: all leaves of a tuple together; none for what is part of the code.
+/// The padded bytes of an instruction's result: all leaves of a tuple together; zero for immediates.
 pub fn result_bytes(module: &Module, target: &Target, id: InstructionId) -> u64 {
     if is_embedded(module, target, id) {
         return 0;

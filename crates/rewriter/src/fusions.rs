@@ -31,7 +31,7 @@ pub fn emit_in_place<'a>(
     }
 }
 
-/// What a fusion is made of.
+/// The instructions of a fusion.
 #[derive(Clone, Copy)]
 pub struct Members<'a> {
     /// The instructions whose results it writes, last in the text first.
@@ -48,7 +48,7 @@ pub struct Kind {
     pub config: Option<Box<[u8]>>,
 }
 
-/// A computation of a kernel's members, and what it must be called with.
+/// A computation of a kernel's members, and its operands.
 pub struct Fused {
     computation: ComputationId,
     operands: Operands,
@@ -115,7 +115,7 @@ pub fn fused_computation(
     Fused { computation: fused, operands, opcode }
 }
 
-/// Calls a kernel with one result where its root stood.
+/// Replaces the root by a call of a kernel with one result.
 pub fn replace(module: &mut Module, kind: &Kind, root: InstructionId, fused: Fused, names: &mut Names) {
     let name = names.fresh(&format!("{}_fusion", stem_of(kind.kind, &fused.opcode)));
     let instruction = &mut module.instructions[root];

@@ -1,8 +1,8 @@
-//! What a program takes from its caller and hands back, for passes that change that.
+//! The interface of a program (parameters and results), for passes that change it.
 
 use memplan_ir::{InputOutputAlias, Module, ProgramShape};
 
-/// Lets the program take and hand back what the parameters and the root of its entry are now.
+/// Sets the program's interface to the current parameters and root of its entry.
 pub fn set_interface(module: &mut Module) {
     let entry = module.entry_computation();
     let parameters = entry.parameters.iter().map(|&id| module.shape(id).clone()).collect();

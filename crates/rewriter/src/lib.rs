@@ -1,8 +1,8 @@
-//! What a pass is, and what passes are written with.
+//! The interface of passes, and tools to write them.
 //!
-//! A [`Pass`] rewrites a module; [`run`] runs a list of them. It may be in any crate: [`PassError::Failed`] holds an error of
-//! any type, [`Report`] decisions of any type. Most passes look at one instruction after the other and say what replaces
-//! it, which is what a [`Rewriter`] is for:
+//! A [`Pass`] rewrites a module; [`run`] runs a list of them. It may be in any crate: [`PassError::Failed`] holds an
+//! error of any type, [`Report`] decisions of any type. Most passes visit one instruction after the other and return
+//! its replacement, which is the purpose of a [`Rewriter`]:
 //!
 //! ```
 //! use memplan_ir::{Module, Op, UnaryOp};
@@ -77,5 +77,5 @@ pub use rewrite::Rewriter;
 pub use side_effects::SideEffects;
 pub use tidy::{CALL_INLINER, CSE, Cse, DCE, MAX_INLINED_PER_INSTRUCTION, inline};
 
-/// What takes at most so many bytes is as good as nothing: the alignment of a buffer is no smaller on any target.
+/// This many bytes count as nothing: the alignment of a buffer is no smaller on any target.
 pub const NEGLIGIBLE_BYTES: u64 = 64;

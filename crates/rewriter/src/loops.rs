@@ -1,4 +1,4 @@
-//! Loops as most rewrites want them: the state is a tuple that is taken apart and put together element by element.
+//! Loops in the form that most rewrites need: the state is a tuple that is read and made element by element.
 
 use memplan_ir::{
     ComputationId, Cursor, Dimensions, Insert, InstructionId, Literal, Module, Op, Scalar, Shape, Users,
@@ -10,9 +10,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 pub struct Loop {
     /// The `while`.
     pub id: InstructionId,
-    /// What it runs in each step.
+    /// The computation of each step.
     pub body: ComputationId,
-    /// What says whether there is another step.
+    /// The computation that decides whether there is another step.
     pub condition: ComputationId,
     /// The tuple that it starts with.
     pub init: InstructionId,
@@ -60,7 +60,7 @@ impl Loop {
         next.filter(|&(_, &operand)| operand == value).map(|(i, _)| i).eq([element])
     }
 
-    /// Whether each step hands an element on as it is.
+    /// Whether each step passes an element on unchanged.
     pub fn passes_on(&self, module: &Module, element: u32) -> bool {
         let next = module.instructions[self.next].operands[element as usize];
         self.element_at(module, next) == Some(element)
@@ -110,7 +110,7 @@ fn loop_of(module: &Module, users: &Users, id: InstructionId) -> Option<Loop> {
     })
 }
 
-/// Where the elements of a tuple are taken out for somebody; `None` when it is used as a whole.
+/// The instructions that read elements of a tuple; `None` if it is used as a whole.
 fn elements(
     module: &Module,
     users: &Users,
@@ -127,7 +127,7 @@ fn elements(
     Some(elements)
 }
 
-/// Adds an array whose elements are those of a constant, or of a broadcast of one, that are all the same.
+/// Adds an array whose elements all equal those of a constant, or of a broadcast of one.
 ///
 /// # Panics
 /// When it is no such constant.
@@ -144,7 +144,7 @@ pub fn splat(at: &mut Cursor<'_>, constant: InstructionId, shape: Shape) -> Inst
     }
 }
 
-/// What all elements of a constant are.
+/// The common value of all elements of a constant.
 pub fn scalar(module: &Module, id: InstructionId) -> Option<Scalar> {
     match &module.instructions[id].op {
         Op::Constant(Literal::Array(literal)) => Scalar::splat_of(literal),

@@ -1,4 +1,4 @@
-//! Fractions of bytes, as options have them.
+//! Fractions of bytes in options.
 
 /// One part in so many: `OneIn(16)` is a sixteenth. Fractions of bytes are divisions of integers, so that every machine
 /// takes the same decisions.

@@ -1,4 +1,4 @@
-//! What a pass is, and how a list of them runs: verified around each, timed, stoppable.
+//! Passes, and how a list of them runs: verified around each, timed, stoppable.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -23,14 +23,14 @@ pub trait Pass: PassEq + Send + Sync {
     /// One line for people.
     fn description(&self) -> &'static str;
 
-    /// Rewrites the module, and says whether anything changed and what was decided. Running it again right away changes
-    /// nothing, unless the pass says that it comes last.
+    /// Rewrites the module; returns whether anything changed, and the decisions. Running it again right away changes
+    /// nothing, unless the pass documents that it must run last.
     ///
     /// # Errors
     /// See [`PassError`].
     fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError>;
 
-    /// What it consists of, where it is no more than other passes in an order.
+    /// Its passes, if it is only a list of other passes.
     fn as_pipeline(&self) -> Option<&Pipeline> {
         None
     }
@@ -54,12 +54,12 @@ impl PartialEq for dyn Pass {
     }
 }
 
-/// What one run of a pass came to.
+/// The result of one run of a pass.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
     /// Whether the module changed.
     pub changed: bool,
-    /// What the pass decided, where it reports that.
+    /// The pass's decisions, if it reports them.
     pub report: Option<Report>,
 }
 
@@ -105,7 +105,7 @@ impl Pass for PassFn {
 /// A pass as lists hold it: known when the program was compiled, or made while it runs.
 #[derive(Clone)]
 pub enum AnyPass {
-    /// One with options that are constants, such as those of this crate.
+    /// A pass with constant options, such as those of this crate.
     Static(&'static dyn Pass),
     /// One with options of somebody's own.
     Shared(Arc<dyn Pass>),
@@ -148,7 +148,7 @@ pub struct Pipeline {
     pub name: &'static str,
     /// One line for people.
     pub description: &'static str,
-    /// What runs, in order.
+    /// The passes, in order.
     pub passes: Cow<'static, [AnyPass]>,
     /// Most rounds.
     pub rounds: usize,
@@ -227,7 +227,7 @@ impl Pass for Pipeline {
     }
 }
 
-/// What a pass may look at besides the module.
+/// The inputs of a pass besides the module.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'a> {
     /// The machine to compile for.
@@ -243,7 +243,7 @@ pub enum PassError {
     CallGraph {
         /// The pass.
         pass: &'static str,
-        /// What is wrong with it.
+        /// The error.
         source: CallGraphError,
     },
     /// The pass cannot work on the module, for a reason of its own.
@@ -254,12 +254,12 @@ pub enum PassError {
         /// The reason, an error of any type.
         source: Box<dyn Error + Send + Sync>,
     },
-    /// What a pass left behind is not valid, which is a bug in the pass.
+    /// The pass left an invalid module, which is a bug in the pass.
     #[error("pass `{pass}` left an invalid module behind")]
     Broke {
         /// The pass.
         pass: &'static str,
-        /// What the verifier says.
+        /// The verifier's errors.
         source: VerifyErrors,
     },
 }
@@ -288,7 +288,7 @@ pub struct RunOptions {
     pub verify: bool,
 }
 
-/// What one pass did.
+/// The work of one pass.
 #[derive(Clone, Debug)]
 pub struct PassRun {
     /// Its name.
@@ -297,11 +297,11 @@ pub struct PassRun {
     pub changed: bool,
     /// How long it took, verification excluded.
     pub time: Duration,
-    /// What it decided, where it reports that.
+    /// The pass's decisions, if it reports them.
     pub report: Option<Report>,
 }
 
-/// Runs passes in order, and those of pipelines one by one.
+/// Runs passes in order; the passes of a pipeline run one by one.
 ///
 /// # Errors
 /// The first error of a pass, or of the verifier after it.

@@ -1,4 +1,4 @@
-//! What passes report: their decisions, as data.
+//! Reports of passes: their decisions, as data.
 
 use std::any::Any;
 use std::fmt;
@@ -47,7 +47,7 @@ impl PartialEq for Report {
     }
 }
 
-/// What can be said of decisions of any type.
+/// The operations on decisions of any type.
 trait Decisions: Any + fmt::Debug + Send + Sync {
     fn equals(&self, other: &dyn Any) -> bool;
 }

@@ -1,9 +1,9 @@
-//! How passes rewrite a module: visit instructions in order, say what replaces each, and tidy up once at the end.
+//! Rewrites a module by rules: visits instructions in order, replaces each, and cleans up once at the end.
 //!
-//! A pass gives a *rule*, which looks at one instruction and downwards, through operands, and either leaves it alone
-//! or returns what replaces it: another instruction of the computation, or a new one made with
-//! [`Rewriter::emit`]. Nobody is told of a replacement. Instead each instruction, when its turn comes, looks its
-//! operands up in a table, so a replacement costs the same whether it has one user or a million:
+//! A pass gives a *rule*, which looks at one instruction and downwards, through operands, and either leaves it alone or
+//! returns its replacement: another instruction of the computation, or a new one made with [`Rewriter::emit`]. Users
+//! are not updated at once. Instead each instruction, at its turn, looks its operands up in a table, so a replacement
+//! costs the same for one user or a million:
 //!
 //! ```text
 //!   text              table             what the rule sees
@@ -12,13 +12,13 @@
 //!   c = negate(b)                       c = negate(a)
 //! ```
 //!
-//! Operands precede users, so by the time the rule sees an instruction, all that it is made of is final. New
-//! instructions get their turn right after the rule that made them, operands first. One sweep is thus a fixpoint for
-//! rules that only look downwards; those that also count uses may want a second one.
+//! Operands precede users, so when the rule sees an instruction, its operands are final. New instructions are visited
+//! right after the rule that made them, operands first. So one sweep is a fixpoint for rules that only look downwards;
+//! rules that also count uses may need a second one.
 //!
-//! A replacement takes the place of what it replaces, so the order of the text stays one in which operands precede
-//! users, and a schedule stays a schedule. [`Rewriter::finish`] drops what nothing uses any more, and compacts. All of
-//! it is linear in the instructions visited and made.
+//! A replacement takes the position of the replaced instruction, so operands still precede users in the text, and a
+//! schedule stays a schedule. [`Rewriter::finish`] drops unused instructions, and compacts. Everything is linear in the
+//! instructions visited and made.
 
 use cranelift_entity::{EntityRef, EntitySet, SecondaryMap};
 use memplan_ir::{
@@ -30,22 +30,22 @@ use smallvec::SmallVec;
 use crate::side_effects::SideEffects;
 use crate::unshare::unshare_async;
 
-/// Most instructions that the rules of one sweep may make, for each instruction of the module. Rules that shrink what
-/// they work on stay far below; the bound keeps a pair of rules that undo each other from running forever.
+/// The most instructions that the rules of one sweep may make, per instruction of the module. Rules that shrink the
+/// module stay far below; the bound stops a pair of rules that undo each other.
 const MAX_GROWTH: usize = 16;
 
 /// A module under rewriting, by rules that say what replaces an instruction.
 ///
-/// A rule looks at one instruction and at its operands, and returns what replaces the instruction: another one of the same
-/// computation, or a new one made with [`Rewriter::emit`]. [`Rewriter::sweep`] shows it every instruction, operands first;
-/// [`Rewriter::finish`] drops what nothing uses any more. A replacement has the shape of what it replaces, up to the layout;
-/// a new one gets the layout, too.
+/// A rule looks at one instruction and at its operands, and returns the instruction's replacement: another one of the
+/// same computation, or a new one made with [`Rewriter::emit`]. [`Rewriter::sweep`] applies it to every instruction,
+/// operands first; [`Rewriter::finish`] drops unused instructions. A replacement must have the same shape, up to the
+/// layout; a new one gets the layout too.
 ///
-/// Parameters, instructions with side effects and both ends of control dependencies are *pinned*: rules see them, but what
-/// they return for them is ignored.
+/// Parameters, instructions with side effects and both ends of control dependencies are *pinned*: rules see them, but
+/// their replacements are ignored.
 ///
-/// The module must be valid ([`memplan_ir::verify`]), and ids must be of this module: methods panic for others. Where
-/// nothing else is said, a method takes constant time.
+/// The module must be valid ([`memplan_ir::verify`]), and ids must be of this module: methods panic for others. Methods
+/// take constant time unless documented otherwise.
 ///
 /// ```
 /// use memplan_ir::{BinaryOp, Op};
@@ -77,7 +77,7 @@ const MAX_GROWTH: usize = 16;
 /// ```
 pub struct Rewriter<'m> {
     module: &'m mut Module,
-    /// What replaces an instruction.
+    /// The replacement of an instruction.
     replacements: SecondaryMap<InstructionId, PackedOption<InstructionId>>,
     /// How often an instruction is an operand of one that is not dead; being the root counts once more.
     uses: SecondaryMap<InstructionId, u32>,
@@ -86,7 +86,7 @@ pub struct Rewriter<'m> {
     /// Instructions that others wait for without using them.
     awaited: EntitySet<InstructionId>,
     effects: SideEffects,
-    /// Where new instructions go.
+    /// The position of new instructions.
     site: Option<Site>,
     /// For new names. Most passes that change nothing never ask for one.
     names: Option<Names>,
@@ -94,7 +94,7 @@ pub struct Rewriter<'m> {
     changed: bool,
 }
 
-/// Where new instructions go.
+/// The position of new instructions.
 #[derive(Clone, Copy)]
 enum Site {
     /// In place of the instruction whose turn it is, with its metadata; in no list until the rule returns them.
@@ -119,7 +119,7 @@ impl<'m> Rewriter<'m> {
             changed: false,
             module,
         };
-        // Callees before callers, whose side effects are those of what they call.
+        // Callees before callers, since side effects propagate to callers.
         for i in 0..rewriter.module.computations.len() {
             rewriter.pin_instructions(ComputationId::new(i));
             rewriter.count_uses(ComputationId::new(i));
@@ -127,8 +127,8 @@ impl<'m> Rewriter<'m> {
         rewriter
     }
 
-    /// Shows every live instruction to a rule, operands first, callees before callers. What the rule makes is shown to it
-    /// right afterwards. Linear in the instructions shown.
+    /// Applies a rule to every live instruction, operands first, callees before callers, and to the instructions that
+    /// the rule makes right afterwards. Linear in the instructions visited.
     ///
     /// When a rule has made more than sixteen instructions for each one of a computation, the rest of the computation stays
     /// as it is.
@@ -153,7 +153,8 @@ impl<'m> Rewriter<'m> {
     ) {
         let instructions = std::mem::take(&mut self.module.computations[computation].instructions);
         let mut budget = MAX_GROWTH * (instructions.len() + 64);
-        // What stays, in order: an instruction's replacement comes where it stood, after all that it is made of.
+        // The remaining instructions, in order: a replacement takes the position of the original, after its own
+        // operands.
         let mut listed = Vec::with_capacity(instructions.len());
         let mut turns: Vec<InstructionId> = Vec::new();
         for &id in &instructions {
@@ -198,7 +199,7 @@ impl<'m> Rewriter<'m> {
 
     // Looking.
 
-    /// The module as it stands. Operands of instructions whose turn has not come yet may be out of date.
+    /// The current module. Operands of instructions not visited yet may be out of date.
     pub fn module(&self) -> &Module {
         self.module
     }
@@ -208,7 +209,7 @@ impl<'m> Rewriter<'m> {
         &self.module.instructions[id]
     }
 
-    /// What an instruction computes.
+    /// The operation of an instruction.
     pub fn op(&self, id: InstructionId) -> &Op {
         &self.module.instructions[id].op
     }
@@ -251,7 +252,8 @@ impl<'m> Rewriter<'m> {
         self.array(id).map(|array| array.element_type)
     }
 
-    /// How often an instruction is an operand of live ones; one more for the root of a computation and for what is pinned.
+    /// How often an instruction is an operand of live ones; one more for roots of computations and for pinned
+    /// instructions.
     pub fn uses(&self, id: InstructionId) -> u32 {
         self.uses[id]
     }
@@ -279,7 +281,7 @@ impl<'m> Rewriter<'m> {
         self.pinned[id]
     }
 
-    /// Whether layouts are part of what the program says: a bitcast means something else when its operand's changes.
+    /// Whether layouts have meaning in the program: a bitcast changes its meaning with its operand's layout.
     pub fn is_layout_sensitive(&self) -> bool {
         self.is_layout_sensitive
     }
@@ -335,8 +337,8 @@ impl<'m> Rewriter<'m> {
         self.take_note_of(id)
     }
 
-    /// Makes a computation, which is not swept. What `make` makes is in it, in that order and without metadata; `make` returns
-    /// the root.
+    /// Makes a computation, which is not swept. It contains the instructions that `make` makes, in that order and
+    /// without metadata; `make` returns the root.
     pub fn new_computation(
         &mut self,
         stem: &str,
@@ -371,7 +373,7 @@ impl<'m> Rewriter<'m> {
         })
     }
 
-    /// Where new instructions go.
+    /// A cursor at the position of new instructions.
     fn cursor(&mut self) -> Cursor<'_> {
         let names = self.names.get_or_insert_with(|| Names::beyond(self.module));
         match self.site.expect("rules run at an instruction") {
@@ -383,7 +385,7 @@ impl<'m> Rewriter<'m> {
         }
     }
 
-    /// Counts what a new instruction uses, and keeps it if it must stay.
+    /// Counts the uses of a new instruction's operands, and keeps it if it must stay.
     fn take_note_of(&mut self, id: InstructionId) -> InstructionId {
         let instruction = &self.module.instructions[id];
         for &operand in &instruction.operands {
@@ -439,8 +441,8 @@ impl<'m> Rewriter<'m> {
         self.emit(Op::Broadcast { dimensions: Dimensions::new() }, [scalar], shape)
     }
 
-    /// An array with its dimensions in another order: the array itself where it has that order. `None` for what is no array
-    /// of static extents.
+    /// An array with its dimensions in another order: the array itself if it has that order. `None` unless it is an
+    /// array of static extents.
     ///
     /// # Panics
     /// As [`Rewriter::emit`], and when the order names a dimension that the array does not have.
@@ -495,7 +497,7 @@ impl<'m> Rewriter<'m> {
             let instruction = &self.module.instructions[id];
             self.effects.note(computation, instruction);
             self.is_layout_sensitive |= matches!(instruction.op, Op::Bitcast);
-            // What has begun must end, also where nobody needs the result.
+            // A started operation must end, even if nobody needs the result.
             let ends_what_stays = instruction.op.goes_on() && self.pinned[instruction.operands[0]];
             self.pinned[id] |= matches!(instruction.op, Op::Parameter { .. })
                 || self.effects.of(instruction)
@@ -511,7 +513,7 @@ impl<'m> Rewriter<'m> {
     fn count_uses(&mut self, computation: ComputationId) {
         let computation = &self.module.computations[computation];
         self.uses[computation.root] += 1;
-        // Users before operands: what is unused by then is dead, and uses nothing.
+        // Users before operands: an instruction unused by then is dead, and uses nothing.
         for &id in computation.instructions.iter().rev() {
             self.uses[id] += u32::from(self.pinned[id]);
             if self.uses[id] > 0 {
@@ -590,7 +592,7 @@ impl<'m> Rewriter<'m> {
         }
     }
 
-    /// Stops counting the uses that a dead instruction makes, and those of what dies with it.
+    /// Stops counting the uses by a dead instruction, and by the instructions that die with it.
     fn release_operands(&mut self, dead: InstructionId) {
         let mut dead: SmallVec<[InstructionId; 8]> = SmallVec::from_slice(&[dead]);
         while let Some(id) = dead.pop() {

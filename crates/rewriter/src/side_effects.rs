@@ -1,4 +1,4 @@
-//! Which instructions do something besides computing a value, and so may be neither dropped nor merged.
+//! Instructions with effects other than computing a value, which may be neither dropped nor merged.
 
 use cranelift_entity::EntitySet;
 use memplan_ir::{ComputationId, Instruction};
@@ -10,14 +10,14 @@ pub struct SideEffects {
 }
 
 impl SideEffects {
-    /// Takes note of an instruction of a computation, after those of the computations that it calls.
+    /// Records an instruction of a computation, after those of the computations that it calls.
     pub fn note(&mut self, computation: ComputationId, instruction: &Instruction) {
         if self.of(instruction) {
             self.computations.insert(computation);
         }
     }
 
-    /// Whether an instruction has a side effect, itself or through what it calls.
+    /// Whether an instruction has a side effect, itself or through the computations that it calls.
     pub fn of(&self, instruction: &Instruction) -> bool {
         instruction.op.has_side_effect()
             || instruction.called.iter().any(|&callee| self.computations.contains(callee))

@@ -1,4 +1,4 @@
-//! Clones of computations, for call sites that need one of their own.
+//! Clones computations for call sites that need their own.
 
 use memplan_ir::{ComputationId, InstructionId, Module, Op};
 use rustc_hash::{FxHashMap, FxHashSet};

@@ -24,7 +24,7 @@ pub fn order_of_operand(op: &Op, operand: &ArrayShape, result: &ArrayShape) -> O
     }
 }
 
-/// The order of `to` in which its elements, counted in row-major order, are stored as those of `from` are.
+/// The order of `to` in which its elements, in row-major order, are stored like those of `from`.
 ///
 /// Both lists of extents are cut into the shortest runs of equal product. A run of `to` can take the place of the one of
 /// `from` if that is contiguous and in order. Extents of one are put outermost, where no tile covers them.
@@ -50,7 +50,7 @@ fn reshaped_order(from: &ArrayShape, to: &ArrayShape) -> Option<Dimensions> {
     Some(order.into_iter().rev().collect())
 }
 
-/// The dimensions of the shortest runs whose extents have equal products, major first, those of extent one left out.
+/// The dimensions of the shortest runs with equal products of extents, major first, without dimensions of extent one.
 pub fn common_runs(from: &[i64], to: &[i64]) -> Option<Vec<(Vec<i64>, Vec<i64>)>> {
     let long = |extents: &[i64]| -> Vec<(i64, i64)> {
         (0..).zip(extents.iter().copied()).filter(|&(_, extent)| extent != 1).collect()

@@ -1,4 +1,4 @@
-//! `bitcast-expander`: spells bitcasts out as transposes and reshapes, where layouts are to be chosen anew.
+//! `bitcast-expander`: replaces bitcasts by transposes and reshapes, if layouts will be assigned again.
 //!
 //! ```text
 //!   t = f32[2,3]{0,1} bitcast(p)              r = f32[3,2]{1,0} reshape(p)
@@ -6,8 +6,8 @@
 //!                                             e = (f32[2,3]{1,0}) tuple(t)
 //! ```
 //!
-//! The tuple says that its element is row-major, though nothing moves it, so the layouts of such a module are leftovers.
-//! Leaves alone what has a schedule, and layouts that agree. *Changed* means that a bitcast was spelled out.
+//! The tuple's element is row-major, although nothing moves it, so the layouts of such a module are leftovers. Leaves
+//! alone: scheduled modules, and layouts that agree. *Changed* means that a bitcast was replaced.
 
 use memplan_ir::{Module, expand_bitcasts};
 use memplan_rewriter::{Context, PassError, PassFn};
@@ -15,7 +15,7 @@ use memplan_rewriter::{Context, PassError, PassFn};
 /// The pass.
 pub const BITCAST_EXPANDER: PassFn = PassFn {
     name: "bitcast-expander",
-    description: "make transposes and reshapes of bitcasts, where layouts do not agree",
+    description: "replace bitcasts by transposes and reshapes, if layouts do not agree",
     run,
 };
 

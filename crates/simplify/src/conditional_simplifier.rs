@@ -1,14 +1,14 @@
-//! `conditional-simplifier`: conditionals whose branch is known, and results that nobody takes.
+//! `conditional-simplifier`: removes conditionals whose branch is known, and results that nobody reads.
 //!
 //! ```text
 //! c = pred[] constant(true)
 //! r = f32[4] conditional(c, p, q), true_computation=t, false_computation=f      =>     r = ... body of t at p
 //! ```
 //!
-//! A conditional that calls the same computation with the same operand in every branch is that call. What every branch
-//! hands through unchanged is taken from before the conditional by those who take it out after it. Elements of the
-//! result that are never taken out are dropped from it, and elements of an operand that its branch does not use: what
-//! is needed by neither need not be alive until then.
+//! A conditional that calls the same computation with the same operand in every branch is that call. If every branch
+//! returns an operand unchanged, readers of that result read the operand instead. Elements of the result without
+//! readers are dropped, and so are elements of an operand that its branch does not use: they need not stay alive until
+//! then.
 //!
 //! Leaves alone: conditionals with control dependencies, and dead results of conditionals with side effects. Requires
 //! nothing. *Changed* means that a conditional was replaced.
@@ -43,7 +43,7 @@ impl Pass for ConditionalSimplifier {
     }
 
     fn description(&self) -> &'static str {
-        "take the branch that is known, and drop results of conditionals that nobody takes"
+        "inline known branches, and drop results of conditionals that nobody reads"
     }
 
     fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
@@ -91,7 +91,7 @@ fn known_branch(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId
     Some(inline(r, id, branches[branch], &[operands[branch]]))
 }
 
-/// An element of the result that is, whatever branch is taken, one and the same value from before the conditional.
+/// An element of the result that, in any branch, is the same value from before the conditional.
 fn handed_through(r: &mut Rewriter<'_>, id: InstructionId, index: u32) -> Option<InstructionId> {
     let conditional = r.operand(id, 0);
     if !matches!(r.op(conditional), Op::Conditional) {
@@ -147,7 +147,7 @@ fn with_fewer_results(r: &mut Rewriter<'_>, id: InstructionId, unused: &[bool]) 
     }
     let operands = r.operands(id).to_vec();
     let new = r.emit_call(Op::Conditional, operands, branches, part_of(&shape, &kept));
-    // What is dropped is never taken out of this tuple, so any value will do.
+    // Nobody reads dropped elements of this tuple, so any value will do.
     let results: Vec<InstructionId> = parts
         .iter()
         .enumerate()

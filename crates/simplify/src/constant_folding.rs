@@ -1,4 +1,4 @@
-//! `constant-folding`: computes what depends on constants only.
+//! `constant-folding`: evaluates instructions that depend only on constants.
 //!
 //! ```text
 //! a = s32[] constant(3)
@@ -6,11 +6,11 @@
 //! c = s32[] add(a, b)
 //! ```
 //!
-//! The reference evaluator does the computing, so a folded value is the value.
+//! The reference evaluator computes the values.
 //!
-//! Leaves alone: broadcasts and iotas, which cost no memory as long as they are not computed; anything that is not a
-//! pure function of its operands; loops and conditionals; constants that the text left out; and whatever would make
-//! the module larger or take long: see [`ConstantFolding`]. Requires nothing. *Changed* means that something was folded.
+//! Leaves alone: broadcasts and iotas, which cost no memory until they are computed; impure instructions; loops and
+//! conditionals; constants whose text omits elements; and whatever would enlarge the module or take long: see
+//! [`ConstantFolding`]. Requires nothing. *Changed* means that something was folded.
 
 use memplan_interp::{Options, evaluate};
 use memplan_ir::{Access, ComputationId, InstructionId, Literal, LiteralData, Module, Op, Operands};
@@ -45,7 +45,7 @@ impl Pass for ConstantFolding {
     }
 
     fn description(&self) -> &'static str {
-        "compute what depends on constants only"
+        "evaluate instructions that depend only on constants"
     }
 
     fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
@@ -64,7 +64,7 @@ impl Pass for ConstantFolding {
 /// Operations that compute the same whenever and wherever they run, and that constants are worth computing for.
 fn is_pure(op: &Op) -> bool {
     match op.traits().access {
-        // Who copies wants a copy, and how random bits round is for the machine to say.
+        // A copy is wanted as a copy, and the machine decides how random bits round.
         Access::Elementwise => !matches!(op, Op::Copy | Op::StochasticConvert),
         // Views cost nothing, and these make much of little.
         Access::Reindexing => !matches!(op, Op::Bitcast | Op::Broadcast { .. } | Op::Iota { .. }),
@@ -145,12 +145,12 @@ fn work(r: &Rewriter<'_>, id: InstructionId) -> Option<u64> {
 /// The value of an instruction whose operands are constants, iotas, or broadcasts of constants.
 fn evaluate_alone(r: &Rewriter<'_>, id: InstructionId) -> Option<Literal> {
     let module = alone(r.module(), id);
-    // What the evaluator does not know is left as it is.
+    // Instructions that the evaluator does not support stay.
     let value = evaluate(&module, &[], &Options::default()).ok()?;
     matches!(value, Literal::Array(_)).then_some(value)
 }
 
-/// A module that has nothing but an instruction and what it needs.
+/// A module with only an instruction and its dependencies.
 fn alone(from: &Module, id: InstructionId) -> Module {
     let mut module = Module::new("fold");
     let original = &from.instructions[id];

@@ -1,4 +1,4 @@
-//! Copies of computations with other parameters or other results.
+//! Copies of computations with different parameters or results.
 
 use memplan_ir::{ComputationId, InstructionId, Op, Operands, Shape};
 use memplan_rewriter::Rewriter;
@@ -7,9 +7,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// Makes a computation that has one parameter of shape `state`, and whose result is made of `results` of an old one: a
 /// tuple of them, or with `tuple` false the only one. Side effects come along.
 ///
-/// Whatever takes elements out of the old parameter is replaced by what `element` makes of it; nothing else may use
-/// that parameter; what it makes is in the copy. What `brought` names is not computed, but taken out of the new parameter at the index given. Linear
-/// in what is looked at and copied.
+/// Readers of elements of the old parameter are replaced by the result of `element`, which is part of the copy; nothing
+/// else may use that parameter. Instructions in `brought` are not computed, but read from the new parameter at the
+/// index given. Linear in the instructions visited and copied.
 pub(crate) fn copy_computation(
     r: &mut Rewriter<'_>,
     old: ComputationId,
@@ -58,7 +58,7 @@ fn tuple_of(r: &Rewriter<'_>, elements: &[InstructionId]) -> Shape {
     Shape::Tuple(elements.iter().map(|&id| r.shape(id).clone()).collect())
 }
 
-/// Where an element of the old parameter is taken out.
+/// A reader of an element of the old parameter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Site {
     /// The parameter of the copy.
@@ -121,7 +121,7 @@ pub(crate) fn part_of(tuple: &Shape, kept: &[usize]) -> Shape {
     Shape::Tuple(kept.iter().map(|&i| parts[i].clone()).collect())
 }
 
-/// What some results of a computation, and its side effects, are computed from.
+/// The dependencies of some results of a computation, and of its side effects.
 fn needed_for(
     r: &mut Rewriter<'_>,
     computation: ComputationId,

@@ -9,19 +9,19 @@
 //! }                                                           }
 //! ```
 //!
-//! What is worth fusing depends on the machine, on what is recomputed, and on what is alive when, so `compile` takes
-//! programs that come with fusions apart and decides anew.
+//! The best fusion depends on the machine, on recomputation, and on live values, so `compile` undoes the fusions of its
+//! input and decides again.
 //!
 //! Leaves alone: fusions of kind `kCustom`, which name a kernel; those with control dependencies; and modules whose
-//! layouts are part of what they say, since inside of a fusion they are not. Requires nothing. *Changed* means that a
-//! fusion was inlined.
+//! layouts have meaning, since those inside a fusion do not. Requires nothing. *Changed* means that a fusion was
+//! inlined.
 
 use memplan_ir::{FusionKind, Module, Op};
 use memplan_rewriter::{Context, PassError, PassFn, Rewriter, inline};
 
 /// Takes fusions apart.
 pub const FUSION_INLINER: PassFn =
-    PassFn { name: "fusion-inliner", description: "put fused computations in place of their fusions", run };
+    PassFn { name: "fusion-inliner", description: "replace fusions by the fused computations", run };
 
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     let mut rewriter = Rewriter::new(module);

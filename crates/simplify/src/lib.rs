@@ -1,4 +1,4 @@
-//! What makes a program shorter: algebra, folding, tuples, loops and conditionals.
+//! Passes that shorten a program: algebra, folding, tuples, loops and conditionals.
 
 mod algebraic;
 mod bitcast_expander;

@@ -5,9 +5,9 @@
 //! ROOT r = f32[4] exponential(b)       =>       ROOT r = f32[4] exponential(a)
 //! ```
 //!
-//! A barrier keeps `cse` from merging what `jax.checkpoint` asks to compute twice. Once nothing is merged any more it
-//! only does harm: all that it holds is alive at once, and nothing fuses across. So this runs after simplification, and
-//! `cse` must not run after it, or memory is what the program was written to save.
+//! A barrier prevents `cse` from merging operations that `jax.checkpoint` wants to run twice. Once nothing is merged
+//! any more, it only does harm: all its operands are live at once, and fusion stops at it. So this runs after
+//! simplification, and `cse` must not run after it, since that would undo the program's savings.
 //!
 //! Leaves alone: barriers with control dependencies. Requires nothing. *Changed* means that a barrier was dropped.
 

@@ -1,4 +1,4 @@
-//! Scatters of one element a row, as comparisons: they fuse, where a scatter needs its result in memory.
+//! Turns scatters of one element per row into comparisons: they fuse, while a scatter needs its result in memory.
 //!
 //! Before and after, for the derivative of picking one class of each row:
 //!
@@ -8,10 +8,10 @@
 //!       one index and update a row                 s = f32[8,1000] select(p, add(0, broadcast(u)), 0)
 //! ```
 //!
-//! An index outside the row equals no element of the iota, so its update is dropped, as a scatter drops it. Only
-//! scatters into an array that is all one value are rewritten: updating a few elements of an array that is in memory
-//! anyway is better done in place. Left alone: several indices a row, windows smaller than what they are cut from,
-//! combiners other than one binary operation or taking the update.
+//! An index outside the row equals no element of the iota, so its update is dropped, as in a scatter. Only scatters
+//! into an array of one value are rewritten: a few elements of an array in memory are better updated in place. Left
+//! alone: several indices per row, windows smaller than their source, combiners other than one binary operation or
+//! taking the update.
 
 use memplan_ir::{
     ArrayShape, ComparisonDirection, ComputationId, Dimensions, ElementType, InstructionId, Op,
@@ -22,7 +22,7 @@ use memplan_rewriter::{PassError, PassFn, Rewriter};
 /// The pass.
 pub const SCATTER_TO_SELECT: PassFn = PassFn {
     name: "scatter-to-select",
-    description: "Turn scatters of one element a row into comparisons, which fuse",
+    description: "Turn scatters of one element per row into comparisons, which fuse",
     run: |module, _| {
         let mut rewriter = Rewriter::new(module);
         rewriter.sweep(rewrite);
@@ -30,7 +30,7 @@ pub const SCATTER_TO_SELECT: PassFn = PassFn {
     },
 };
 
-/// What stands for an instruction.
+/// The replacement of an instruction.
 fn rewrite(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     let Op::Scatter(numbers) = r.op(id).clone() else { return None };
     let &[operand, indices, updates] = r.operands(id) else { return None };
@@ -54,7 +54,7 @@ fn combiner(r: &Rewriter<'_>, computation: ComputationId) -> Option<Combiner> {
     let root = r.get(body.root);
     match &root.op {
         Op::Parameter { number: 1 } => Some(Combiner::Replace),
-        // Either order is fine to find; what is emitted has the one found.
+        // Either order matches; the emitted one is the same.
         op @ Op::Binary(_) if root.operands[..] == [element, update] => Some(Combiner::Combine(op.clone())),
         _ => None,
     }
@@ -68,7 +68,7 @@ struct Rows {
     array: ArrayShape,
     index_type: ElementType,
     update_type: ElementType,
-    /// Extents of the indices without those that are 1.
+    /// Extents of the indices, except those that are 1.
     index_extents: Dimensions,
     /// Which dimension of the operand each of those is.
     index_to: Dimensions,
@@ -92,7 +92,7 @@ impl Rows {
         if indices.dimensions.get(vector).is_some_and(|&extent| extent != 1) {
             return None;
         }
-        // Dimensions of the indices: those that go with one of the operand, and else only extents of 1.
+        // Dimensions of the indices: those that correspond to one of the operand, otherwise only extents of 1.
         let to_operand = |d: usize| {
             let batch = numbers.scatter_indices_batching_dims.iter().position(|&b| b == d as i64);
             batch.map(|batch| numbers.input_batching_dims[batch])

@@ -1,4 +1,4 @@
-//! `sharding-remover` drops annotations of shardings, `sharding-folding` moves them to the operations that they are about.
+//! `sharding-remover` drops sharding annotations, `sharding-folding` moves them to the operations that they describe.
 //!
 //! ```text
 //! e = f32[8] exponential(p)
@@ -7,12 +7,13 @@
 //! ROOT e = f32[8] exponential(p), sharding={devices=[2]<=[2]}
 //! ```
 //!
-//! They say how values are spread over devices, and are no values of their own: a partitioner reads and drops them. With
-//! explicit axes, JAX annotates every value; moved, they are in nobody's way.
+//! Annotations say how values are spread over devices, and are not values themselves: a partitioner reads and drops
+//! them. With explicit axes, JAX annotates every value; after folding, they do not hide patterns.
 //!
-//! Leave alone: annotations with control dependencies. Folding leaves those of parameters, of elements of tuples and of
-//! other annotations alone, which may stand for a transfer, and those of values that have other readers, but none that
-//! says what is known: scalars cannot be cut, and a loop ends with what the end of its body says. Require nothing. *Changed* means that an annotation is gone.
+//! Leave alone: annotations with control dependencies. Folding leaves alone annotations of parameters, of tuple
+//! elements and of other annotations, which may mean a transfer, and annotations of values with other readers, unless
+//! they state the obvious: scalars cannot be sharded, and a loop's result is sharded like the end of its body. Require
+//! nothing. *Changed* means that an annotation was removed.
 
 use memplan_ir::{InstructionId, Module, Op, Sharding, Users};
 use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
@@ -20,12 +21,12 @@ use rustc_hash::FxHashSet;
 
 /// Drops annotations of shardings.
 pub const SHARDING_REMOVER: PassFn =
-    PassFn { name: "sharding-remover", description: "drop annotations of shardings", run: remove };
+    PassFn { name: "sharding-remover", description: "drop sharding annotations", run: remove };
 
 /// Moves annotations of shardings to the operations that they are about.
 pub const SHARDING_FOLDING: PassFn = PassFn {
     name: "sharding-folding",
-    description: "move annotations of shardings to the operations that they are about",
+    description: "move sharding annotations to the operations that they describe",
     run: fold,
 };
 
@@ -71,7 +72,7 @@ fn is_annotation(module: &Module, id: InstructionId) -> bool {
         && module.shape(id) == module.shape(instruction.operands[0])
 }
 
-/// What is said of how a value is spread; of what a loop ends with, at the end of its body.
+/// The sharding of a value; for a loop's result, that at the end of its body.
 fn sharding_of(module: &Module, id: InstructionId) -> Option<&Sharding> {
     let instruction = &module.instructions[id];
     if let Op::GetTupleElement { index } = instruction.op {

@@ -1,4 +1,4 @@
-//! `tuple-constant-expander`: makes tuples of constants from constants that are tuples.
+//! `tuple-constant-expander`: turns constant tuples into tuples of constants.
 //!
 //! ```text
 //!                                             a = f32[2] constant({1, 2})
@@ -7,8 +7,8 @@
 //!                                             x = f32[2] get-tuple-element(c), index=0
 //! ```
 //!
-//! So everything after it finds data in arrays only, and tables of tuples where tuples are made. Works on modules with a
-//! schedule too: the parts stand where the whole stood. Requires nothing. *Changed* means that a constant was taken apart.
+//! Later passes then find data only in arrays, and tuple tables only where tuples are made. Also works on scheduled
+//! modules: the parts take the place of the whole. Requires nothing. *Changed* means that a constant was split.
 
 use memplan_ir::{InstructionId, Literal, Module, Op, Shape};
 use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
@@ -16,7 +16,7 @@ use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
 /// Takes tuple constants apart.
 pub const TUPLE_CONSTANT_EXPANDER: PassFn = PassFn {
     name: "tuple-constant-expander",
-    description: "make tuples of constants from constants that are tuples",
+    description: "turn constant tuples into tuples of constants",
     run,
 };
 

@@ -1,4 +1,4 @@
-//! `tuple-simplifier`: looks through tuples that are only taken apart again.
+//! `tuple-simplifier`: removes tuples that are only taken apart again.
 //!
 //! ```text
 //! t = (f32[4], s32[]) tuple(a, i)                 t = (f32[4], s32[]) parameter(0)
@@ -9,10 +9,10 @@
 //! ROOT r = f32[4] negate(a)                       ROOT t = (f32[4], s32[]) parameter(0)
 //! ```
 //!
-//! Elements of an optimization barrier that nothing takes out are dropped from it, where nothing else reads them either.
+//! Elements of an optimization barrier are dropped if neither the barrier's readers nor others read them.
 //!
-//! Leaves alone: other elements of a barrier, as what they are computed with runs before all that comes after; a tuple that is put together from all elements of a larger one. Requires nothing. *Changed* means
-//! that an instruction was replaced.
+//! Leaves alone: other elements of a barrier, since their operands must run before everything after it; a tuple made of
+//! all elements of a larger one. Requires nothing. *Changed* means that an instruction was replaced.
 
 use memplan_ir::{InstructionId, Module, Op, Shape};
 use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
@@ -20,11 +20,8 @@ use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
 use crate::tuple_uses::unused_elements;
 
 /// Looks through tuples.
-pub const TUPLE_SIMPLIFIER: PassFn = PassFn {
-    name: "tuple-simplifier",
-    description: "look through tuples that are only taken apart again",
-    run,
-};
+pub const TUPLE_SIMPLIFIER: PassFn =
+    PassFn { name: "tuple-simplifier", description: "remove tuples that are only taken apart again", run };
 
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     let mut rewriter = Rewriter::new(module);
@@ -59,7 +56,7 @@ pub(crate) fn whole_again(r: &Rewriter<'_>, id: InstructionId) -> Option<Instruc
     is_whole.then_some(whole)
 }
 
-/// A barrier over fewer elements, put together again with what the dropped ones were before it.
+/// A barrier over fewer elements, followed by a tuple with the dropped ones' old values.
 fn without_unused_elements(
     r: &mut Rewriter<'_>,
     id: InstructionId,

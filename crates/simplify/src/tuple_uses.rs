@@ -1,4 +1,4 @@
-//! Which elements of a tuple anybody takes out.
+//! The elements of a tuple that are read.
 
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{InstructionId, Op, Shape};

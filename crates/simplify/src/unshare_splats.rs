@@ -1,4 +1,4 @@
-//! What many instructions read only because it is equal becomes one value for each of them.
+//! Gives each reader of a shared splat its own copy.
 //!
 //! ```text
 //!   z = f32[1024,1024] broadcast(zero)            z = f32[1024,1024] broadcast(zero)
@@ -7,8 +7,8 @@
 //!                                                 b = f32[1024,1024] add(weights, y)
 //! ```
 //!
-//! Zeros that are added to a mask and zeros that are added to weights have nothing to do with each other, and one may be
-//! resized without the other. Common subexpressions are found again later, where they are still common.
+//! Zeros added to a mask and zeros added to weights are unrelated, and either may be resized alone. CSE merges them
+//! again later, if they are still equal.
 
 use memplan_ir::{InstructionId, Module, Names, Op};
 use memplan_rewriter::{Context, PassError, PassFn};

@@ -1,4 +1,4 @@
-//! `while-invariant-code-motion`: computes before a loop what each iteration would compute again.
+//! `while-invariant-code-motion`: moves computations that are equal in every iteration before the loop.
 //!
 //! ```text
 //! body { s = (s32[], f32[4], f32[]) parameter(0)        n = f32[] exponential(c)
@@ -10,13 +10,13 @@
 //!                                                              y = f32[4] multiply(x, b) ... }
 //! ```
 //!
-//! What is computed before the loop is an array that lives as long as the loop does. So a value moves only
+//! A value computed before the loop lives as long as the loop. So a value moves only
 //!
-//! * when it takes next to nothing (see [`WhileInvariantCodeMotion::max_free_bytes`]), or
-//! * when it *replaces* what it is computed from: an array that is passed on by the loop for this value only, that
-//!   nothing else keeps alive, and that is no smaller.
+//! * if it takes next to nothing (see [`WhileInvariantCodeMotion::max_free_bytes`]), or
+//! * if it *replaces* its operand: an array that the loop passes on only for this value, that nothing else keeps alive,
+//!   and that is no smaller.
 //!
-//! Leaves alone: broadcasts, iotas and constants, which are better made where they are used; control flow, custom calls
+//! Leaves alone: broadcasts, iotas and constants, which are better computed at their use; control flow, custom calls
 //! and collectives; loops with side effects. Requires nothing. *Changed* means that something was moved.
 
 use memplan_ir::{Access, ComputationId, InstructionId, Literal, Module, Op, Shape};
@@ -25,16 +25,16 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::copy_computation::{copy_computation, state_element, uses_elements_only};
 
-/// Computes before loops what does not change in them.
+/// Computes loop-invariant values before loops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WhileInvariantCodeMotion {
-    /// What a value must be worth to be computed before a loop.
+    /// The condition for computing a value before a loop.
     pub worth: MotionWorth,
     /// A value of at most this many bytes may live through a loop.
     pub max_free_bytes: u64,
 }
 
-/// What a value must be worth to be computed before a loop.
+/// The condition for computing a value before a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MotionWorth {
     /// No bytes live in addition.
@@ -47,7 +47,7 @@ pub enum MotionWorth {
 pub const WHILE_INVARIANT_CODE_MOTION: WhileInvariantCodeMotion =
     WhileInvariantCodeMotion { worth: MotionWorth::NoBytes, max_free_bytes: NEGLIGIBLE_BYTES };
 
-/// The pass as XLA's CPU compiler has it: whatever does not change is computed before the loop, and lives as long as that.
+/// The pass of XLA's CPU compiler: every invariant value is computed before the loop, and lives as long as the loop.
 pub const WHILE_INVARIANT_CODE_MOTION_OF_ALL: WhileInvariantCodeMotion =
     WhileInvariantCodeMotion { worth: MotionWorth::AnyWork, ..WHILE_INVARIANT_CODE_MOTION };
 
@@ -87,7 +87,7 @@ impl Pass for WhileInvariantCodeMotion {
     }
 }
 
-/// What an instruction of a loop body depends on.
+/// The dependencies of an instruction of a loop body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Source {
     /// Something that changes from iteration to iteration.
@@ -169,12 +169,12 @@ fn join(a: Source, b: Source) -> Source {
     }
 }
 
-/// Operations that compute the same wherever they stand, and that are worth computing once.
+/// Operations with the same result in any position that are worth computing once.
 fn is_movable(r: &Rewriter<'_>, id: InstructionId) -> bool {
     let op = r.op(id);
     let is_function = match op.traits().access {
         Access::Elementwise => op.is_elementwise() && !matches!(op, Op::StochasticConvert),
-        // Views cost nothing, and what is made of nothing is made anew for less than it takes to keep.
+        // Views cost nothing, and an instruction without operands is cheaper to repeat than to keep.
         Access::Reindexing => !matches!(op, Op::Bitcast | Op::Broadcast { .. } | Op::Iota { .. }),
         Access::Contraction | Access::Reduction => true,
         Access::Update | Access::Whole => false,
@@ -194,9 +194,9 @@ fn moved_values(
     let n = r.operands(init).len();
     let is_computed =
         |r: &Rewriter<'_>, id: InstructionId| state_element(r, body, id).is_none() && is_movable(r, id);
-    // Where what varies meets what does not: these values would have to be brought into the loop.
+    // Operands of varying instructions that do not vary: the loop would have to carry these values.
     let mut reach_in: FxHashSet<InstructionId> = FxHashSet::default();
-    // Bytes that would be brought in place of an element; `None` when the element has to be there as well.
+    // Bytes to carry in place of an element; `None` if the element must be carried as well.
     let mut brought_for: Vec<Option<u64>> = vec![Some(0); n];
     let root = r.root_of(body);
     for i in r.live_instructions_of(condition) {
@@ -271,7 +271,7 @@ fn bytes(r: &Rewriter<'_>, id: InstructionId) -> Option<u64> {
     r.array(id)?.dense_bytes()
 }
 
-/// Copies the values, and what they are computed from, to where the loop stands.
+/// Copies the values, and their dependencies, to the loop's position.
 fn compute_before(
     r: &mut Rewriter<'_>,
     body: ComputationId,

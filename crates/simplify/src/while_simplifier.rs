@@ -1,4 +1,4 @@
-//! `while-simplifier`: loops that do not run or run once, and loop state that nobody needs.
+//! `while-simplifier`: removes loops that run at most once, and unneeded loop state.
 //!
 //! ```text
 //! zero = f32[4] broadcast(0)
@@ -11,14 +11,14 @@
 //! ROOT r = f32[4] get-tuple-element(w), index=1
 //! ```
 //!
-//! An element of the state is a buffer that lives as long as the loop. It goes
+//! An element of the state is a buffer that lives as long as the loop. It is removed
 //!
-//! * when it is *dead*: it reaches neither the condition, nor a side effect, nor what is taken out after the loop;
-//! * when it is *constant*: each iteration passes it on, or makes the same value again, and it started as a constant, a
-//!   broadcast of one, or an iota: body and condition make their own (*constant sinking*);
-//! * when it is *the same* as another: both start alike, and each iteration does the same to both, with the same.
+//! * if it is *dead*: it reaches neither the condition, nor a side effect, nor a reader after the loop;
+//! * if it is *constant*: each iteration passes it on, or computes the same value again, and it started as a constant,
+//!   a broadcast of one, or an iota: body and condition make their own (*constant sinking*);
+//! * if it *equals* another: both start with the same value, and each iteration changes both in the same way.
 //!
-//! What a loop passes on unchanged is taken from before the loop by those who take it out after it. A loop that never
+//! If a loop passes a value on unchanged, its readers after the loop read the value before the loop. A loop that never
 //! runs is its initial state; one that runs once is its body.
 //!
 //! Leaves alone: loops with side effects or control dependencies, and loops whose body or condition uses the state as a
@@ -61,7 +61,7 @@ impl Pass for WhileSimplifier {
     }
 
     fn description(&self) -> &'static str {
-        "drop loops that do not run, inline those that run once, and shrink the state of the others"
+        "drop loops that do not run, inline loops that run once, and shrink the state of the others"
     }
 
     fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
@@ -100,7 +100,7 @@ fn few_trips(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     }
 }
 
-/// An element that the loop passes on unchanged is what it was before the loop.
+/// An element that the loop passes on unchanged is equal to its value before the loop.
 fn passed_on(r: &Rewriter<'_>, id: InstructionId, index: u32) -> Option<InstructionId> {
     let loop_ = r.operand(id, 0);
     if !matches!(r.op(loop_), Op::While) {
@@ -114,13 +114,13 @@ fn passed_on(r: &Rewriter<'_>, id: InstructionId, index: u32) -> Option<Instruct
     (is_passed_on && matches!(r.op(init), Op::Tuple)).then(|| r.operand(init, index as usize))
 }
 
-/// What becomes of an element of the state.
+/// The fate of an element of the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Kept,
     /// Nothing needs it.
     Dropped,
-    /// Body and condition make a copy of this instruction, which stands before the loop.
+    /// Body and condition make a copy of this instruction from before the loop.
     Made(InstructionId),
     /// It is always equal to this element.
     SameAs(usize),
@@ -160,7 +160,7 @@ fn with_less_state(
     let init_shape = Shape::Tuple(kept.iter().map(|&i| r.shape(init[i]).clone()).collect());
     let new_init = r.emit(Op::Tuple, kept.iter().map(|&i| init[i]).collect::<Vec<_>>(), init_shape);
     let new_loop = r.emit_call(Op::While, [new_init], [new_body, new_condition], new_shape);
-    // What is dropped or made anew ends as it began, or nobody looks.
+    // Dropped or recomputed elements end as they began, or nobody looks.
     let mut results = init;
     for (new_index, &i) in kept.iter().enumerate() {
         let op = Op::GetTupleElement { index: new_index as u32 };
@@ -184,7 +184,7 @@ fn fates(
 ) -> Vec<Fate> {
     let n = init.len();
     let passes_on: Vec<bool> = (0..n).map(|i| state_element(r, body, next[i]) == Some(i)).collect();
-    // Whoever takes out what is passed on can take it from before the loop.
+    // Readers of an unchanged element can read it before the loop.
     let wanted = (0..n).map(|i| !passes_on[i] && !unused.get(i).copied().unwrap_or(false)).collect();
     let live = live_elements(r, body, condition, next, wanted);
     let mut first_alike: FxHashMap<Step, usize> = FxHashMap::default();
@@ -205,8 +205,8 @@ fn fates(
         .collect()
 }
 
-/// How an element starts, and what the next one is computed from; `None` stands for the element itself. Two elements
-/// of one step and one operation are the same in the first iteration, and so in each.
+/// An element's initial value, and the operands of the next one; `None` represents the element itself. Two elements
+/// with the same step and operation are equal in the first iteration, and so in each.
 type Step = (InstructionId, Opcode, ShapeId, SmallVec<[Option<InstructionId>; 6]>);
 
 fn step(r: &Rewriter<'_>, body: ComputationId, init: InstructionId, next: InstructionId, i: usize) -> Step {

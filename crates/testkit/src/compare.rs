@@ -15,7 +15,8 @@ pub fn difference(found: &Literal, expected: &Literal) -> f64 {
     }
 }
 
-/// Where two results differ by more than `tolerance`: path and values, for a message. `None` when they agree.
+/// The first place where two results differ by more than `tolerance`: path and values, for a message. `None` if they
+/// agree.
 pub fn first_difference(found: &Literal, expected: &Literal, tolerance: f64) -> Option<String> {
     match (found, expected) {
         (Literal::Tuple(found), Literal::Tuple(expected)) if found.len() == expected.len() => {

@@ -1,23 +1,23 @@
-//! The programs of the tests: those of the repository always, and a larger corpus where there is one.
+//! The test programs: those of the repository, and a larger corpus where present.
 //!
-//! The larger corpus lies beside the checkout, or where the environment variable `MEMPLAN_SHARED` says. With `CI` set,
-//! a test that finds no program fails; otherwise it says `skipped` and passes.
+//! The larger corpus is beside the checkout, or in the folder named by the environment variable `MEMPLAN_SHARED`. With
+//! `CI` set, a test that finds no program fails; otherwise it prints `skipped` and passes.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// A real program: what JAX hands over, and what XLA's compilers for CPU, GPU and TPU make of it.
+/// A real program: JAX's module, and its versions from XLA's compilers for CPU, GPU and TPU.
 #[derive(Clone, Debug)]
 pub struct CorpusProgram {
-    /// What the folder is called.
+    /// The name of its folder.
     pub name: String,
-    /// Where its files are.
+    /// Its folder.
     pub folder: PathBuf,
     /// Whether it is a program of the repository, all of which are small.
     pub is_ours: bool,
 }
 
-/// The forms of a program: as JAX hands it over, and as each of XLA's compilers schedules it.
+/// The forms of a program: from JAX, and from each of XLA's compilers.
 pub const FORMS: [&str; 4] = ["before", "cpu", "gpu", "tpu"];
 
 impl CorpusProgram {
@@ -26,7 +26,7 @@ impl CorpusProgram {
         self.folder.join(form).with_extension("hlo.txt")
     }
 
-    /// What [`text_path`](Self::text_path) holds.
+    /// The contents of [`text_path`](Self::text_path).
     ///
     /// # Panics
     /// When it cannot be read.
@@ -35,13 +35,13 @@ impl CorpusProgram {
         std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     }
 
-    /// Whether it is small enough for the slower tests: all of the repository are, and of the others those that say so.
+    /// Whether it is small enough for the slower tests: all of the repository are, and others if they are marked.
     pub fn is_small(&self) -> bool {
         self.is_ours || self.name.contains("tiny")
     }
 }
 
-/// All programs, those of the repository first, each part by name.
+/// All programs, the repository's first, each part by name.
 ///
 /// # Panics
 /// When there is none and `CI` is set.
@@ -55,7 +55,7 @@ pub fn corpus() -> Vec<CorpusProgram> {
 /// A program with inputs and the outputs that JAX computed of them, on a CPU.
 #[derive(Clone, Debug)]
 pub struct NumericsCase {
-    /// What the folder is called.
+    /// The name of its folder.
     pub name: String,
     /// The module's text, whose parameters are `p0`, `p1`, ... of the inputs; its results are `o0`, `o1`, ... of the outputs.
     pub text: String,
@@ -84,7 +84,7 @@ impl NumericsCase {
     }
 }
 
-/// All programs with numbers, those of the repository first, each part by name.
+/// All programs with numbers, the repository's first, each part by name.
 ///
 /// # Panics
 /// When there is none and `CI` is set, and when a module cannot be read.
@@ -123,7 +123,7 @@ fn folder_name(folder: &Path) -> String {
     folder.file_name().expect("a folder that was listed has a name").to_string_lossy().into_owned()
 }
 
-/// A test of nothing must not pass where nobody reads what it says.
+/// A test of nothing must not pass if nobody reads its output.
 fn found<T>(found: Vec<T>, what: &str) -> Vec<T> {
     if found.is_empty() {
         assert!(std::env::var_os("CI").is_none(), "there is no {what}, and CI is set");

@@ -1,4 +1,4 @@
-//! What makes a module a test worth running.
+//! Features that make a module a useful test.
 
 use memplan_ir::{Module, Opcode};
 

@@ -1,4 +1,4 @@
-//! Case files: HLO text with a header that says what to run, and expectations beside the lines they are about.
+//! Case files: HLO text with a header that lists what to run, and expectations beside the lines that they describe.
 //!
 //! ```text
 //! // target: toy
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 /// A case file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fixture {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
     /// Its text.
     pub source: String,
@@ -28,13 +28,13 @@ pub struct Fixture {
     pub passes: Vec<String>,
     /// `// error: TEXT`, in the header or at the end of a line: the case must fail with a message that has this in it.
     pub error: Option<String>,
-    /// What is said beside the lines, in their order.
+    /// The expectations beside the lines, in order.
     pub expectations: Vec<Expectation>,
     /// The instructions that the text defines, as (computation, instruction).
     pub instructions: Vec<(String, String)>,
 }
 
-/// Where a part of a result is expected to be: `// {1} temp +16`.
+/// The expected place of a part of a result: `// {1} temp +16`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expectation {
     /// Line of the file, from 1.

@@ -1,4 +1,4 @@
-//! Programs of any size, each large in one way: what planning costs is to grow in proportion to them.
+//! Programs of any size, each large in one way: the cost of planning should grow in proportion.
 
 use std::fmt::Write;
 
@@ -58,7 +58,7 @@ fn training(n: usize) -> String {
     text.0
 }
 
-/// Each instruction reads two that stand not far before it.
+/// Each instruction reads two that shortly precede it.
 fn random(n: usize) -> String {
     let mut text = Text::new();
     let mut random = Random::new(n as u64);

@@ -1,7 +1,7 @@
-//! What tests of several crates share: real programs, a generator of modules, inputs for them, comparison of results,
-//! and headers and expectations in case files.
+//! Tools for the tests of several crates: real programs, a generator of modules, inputs for them, comparison of
+//! results, and headers and expectations in case files.
 //!
-//! It knows nothing but the IR, so that every crate above can use it without a circle.
+//! It depends only on the IR, so that every crate above can use it without a cycle.
 
 mod compare;
 mod corpus;

@@ -1,8 +1,8 @@
-//! A training step written out layer by layer, as JAX traces it when nobody asks for a loop: for measuring how time and
-//! memory grow with a program.
+//! A training step written out layer by layer, as JAX traces it without a loop: for measuring how time and memory grow
+//! with a program.
 //!
-//! Forward, each layer normalizes, attends, and feeds forward; what it keeps is read again on the way back, last layer
-//! first; then every parameter is updated in place from two moments.
+//! Forward, each layer normalizes, attends, and feeds forward; the kept values are read again in the backward pass,
+//! last layer first; then every parameter is updated in place from two moments.
 
 use memplan_ir::BinaryOp::{self, Add, Divide, Maximum, Multiply, Subtract};
 use memplan_ir::ElementType::F32;
@@ -84,7 +84,7 @@ fn step(module: &mut ModuleBuilder, layers: usize) -> Result<ComputationId, Buil
     step.body.finish(root)
 }
 
-/// What the way back reads of a layer.
+/// The values of a layer that the backward pass reads.
 struct Layer {
     x: InstructionId,
     attended: Normalized,
@@ -103,7 +103,7 @@ struct Layer {
     result: InstructionId,
 }
 
-/// Rows of length one, and what they were divided by.
+/// Rows of length one, and their original lengths.
 struct Normalized {
     rows: InstructionId,
     scale: InstructionId,
@@ -250,7 +250,7 @@ impl Step<'_> {
         Ok(Normalized { rows: self.binary(Multiply, x, scales)?, scale })
     }
 
-    /// The gradient of what was normalized, from that of the rows.
+    /// The gradient of the normalized operand, from the gradient of the rows.
     fn denormalize(&mut self, x: InstructionId, normalized: &Normalized, drows: InstructionId) -> Built {
         let products = self.binary(Multiply, drows, x)?;
         let sum = self.over_rows(products, self.sum, 0.0)?;

@@ -26,7 +26,7 @@ pub enum NotBytes {
     /// There is no number in front.
     #[error("`{0}` is not a number of bytes; write it as `16GiB` or `512B`")]
     NotANumber(String),
-    /// Nothing says what is counted. Zero needs no unit.
+    /// The number has no unit. Zero needs none.
     #[error("`{0}` has no unit; write `{0}GiB`, `{0}MiB` or `{0}B`")]
     NoUnit(String),
     /// Nobody counts in this unit.

@@ -1,5 +1,5 @@
-//! Bytes, alignments and places, and what a planner asks about a machine: the words in which planners, checkers and programs of
-//! any IR speak of memory.
+//! Types for sizes and places in memory, shared by planners, checkers and programs of any IR, and the trait for a
+//! planner's questions about a machine.
 //!
 //! ```
 //! use memplan_units::{Alignment, Bytes};
@@ -11,7 +11,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! With feature `serde`, all of it can be read and written; with `schema`, it has JSON schemas.
+//! With feature `serde`, all types can be read and written; with `schema`, they have JSON schemas.
 
 #![no_std]
 

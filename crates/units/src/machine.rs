@@ -1,18 +1,18 @@
-//! What a planner asks about a machine.
+//! A planner's questions about a machine.
 
 use alloc::string::String;
 
 use crate::{Alignment, Bytes, MemorySpaceId};
 
-/// A machine, as far as places are concerned: which memories it has, and what addresses in them are multiples of.
+/// A machine's memories, and the alignments of addresses in them.
 pub trait Machine {
     /// The memory with a number; `None` where the machine has none of that number.
     fn memory(&self, space: MemorySpaceId) -> Option<Memory<'_>>;
 
-    /// What addresses of values in a memory are multiples of; as in main memory where the machine has none of that number.
+    /// The alignment of values in a memory; main memory's, if the machine has no memory of that number.
     fn alignment(&self, space: MemorySpaceId) -> Alignment;
 
-    /// What addresses of arguments are multiples of.
+    /// The alignment of arguments.
     fn argument_alignment(&self) -> Alignment;
 }
 
@@ -23,13 +23,13 @@ pub struct Memory<'a> {
     pub name: &'a str,
     /// Its capacity; `None`: no limit is modeled.
     pub capacity: Option<Bytes>,
-    /// What programs can have of that.
+    /// The part of the capacity that programs can use.
     pub usable: Option<Bytes>,
     /// Whether it is many small memories, so that a sum says nothing about what fits.
     pub is_divided: bool,
     /// Whether programs can only read it.
     pub is_read_only: bool,
-    /// What the sizes of allocations in it are rounded up to.
+    /// The unit to which sizes of allocations in it are rounded up.
     pub granule: Alignment,
 }
 
@@ -49,7 +49,7 @@ pub struct OneMemory {
     pub name: String,
     /// Its capacity; `None`: there is no limit.
     pub capacity: Option<Bytes>,
-    /// What all addresses are multiples of.
+    /// The alignment of all addresses.
     pub alignment: Alignment,
 }
 

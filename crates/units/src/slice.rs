@@ -36,7 +36,7 @@ pub struct Slice {
     pub allocation: AllocationId,
     /// From its start.
     pub offset: Bytes,
-    /// Padded size of what lives there.
+    /// Padded size of the value in it.
     pub size: Bytes,
 }
 

@@ -30,9 +30,9 @@ pub struct Totals {
     pub total_lower_bound: Bytes,
     /// Most bytes live at one moment, arguments and outputs included, each byte once.
     pub peak_live: Bytes,
-    /// Most bytes live at one moment of what this plan leaves to the arena: no packing of the same values can use less.
-    /// Which values share bytes, and which lie in arguments and results, is the plan's choice; that no other choice takes
-    /// less, only `total_lower_bound` can say.
+    /// The peak of live bytes among the values that this plan leaves to the arena: no packing of the same values can
+    /// use less. Which values share bytes, and which are in arguments and results, is the plan's choice; only
+    /// `total_lower_bound` says that no other choice takes less.
     pub temp_lower_bound: Bytes,
     /// temp - temp_lower_bound.
     pub fragmentation: Bytes,
@@ -51,10 +51,10 @@ pub struct SpaceTotals {
     pub name: String,
     /// Its capacity in bytes, when it has one.
     pub capacity: Option<Bytes>,
-    /// What programs can have of the capacity.
+    /// The part of the capacity that programs can use.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub available: Option<Bytes>,
-    /// What the program needs beyond that: it does not fit.
+    /// The program's excess over that: it does not fit.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Bytes::is_zero"))]
     pub excess: Bytes,
     /// Whether programs can only read it.
@@ -74,10 +74,11 @@ pub struct SpaceTotals {
     /// Everything in it, each allocation rounded up to the granule of the space.
     #[cfg_attr(feature = "serde", serde(default))]
     pub total: Bytes,
-    /// Most bytes live in it at one moment of what this plan leaves to its arena.
+    /// The peak of live bytes among the values that this plan leaves to its arena.
     pub temp_lower_bound: Bytes,
-    /// Whether it is proved that no packing of what this plan leaves to the arena is smaller. Which values those are, and
-    /// which of them share bytes, is the plan's choice: see `total_lower_bound` for a bound of every choice.
+    /// Whether it is proved that no packing of the values that this plan leaves to the arena is smaller. Which values
+    /// these are, and which of them share bytes, is the plan's choice: see `total_lower_bound` for a bound over all
+    /// choices.
     #[cfg_attr(feature = "serde", serde(default))]
     pub proved_minimal: bool,
 }

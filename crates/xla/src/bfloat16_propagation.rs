@@ -1,4 +1,4 @@
-//! `bfloat16-propagation`: what only products read is stored as they read it.
+//! `bfloat16-propagation`: stores a value in the type of its readers, if these are all products.
 //!
 //! ```text
 //!   t = f32[n,n] tanh(x)                     =>     t = f32[n,n] tanh(x)
@@ -7,13 +7,13 @@
 //!                                                   d = f32[m,n] dot(p, w)
 //! ```
 //!
-//! The matrix unit of a TPU multiplies bf16. Unless a dot or convolution asks for more precision, it rounds its operands,
-//! and an operand that nobody else reads may as well be rounded where it is made: half the bytes. So may what is only
-//! moved, padded, chosen from or compared on its way there, and what the program converts itself. A value that loops or
-//! branches hand on is rounded where all that meets there can be.
+//! The matrix unit of a TPU multiplies bf16. Unless a dot or convolution requests more precision, it rounds its
+//! operands, so an operand without other readers can be rounded where it is made, for half the bytes. The same holds
+//! for values that are only moved, padded, selected or compared before the product, and for values that the program
+//! converts itself. A value passed through loops or branches is rounded if all values that meet there can be.
 //!
-//! Left alone: parameters and results of the program, what several results of one operation are, and everything that an
-//! operation reads that is neither such a product nor only moves numbers. *Changed* means that some value is narrower.
+//! Left alone: parameters and results of the program, operations with several results, and all operands of operations
+//! that are neither such a product nor only move numbers. *Changed* means that some value is narrower.
 
 use memplan_analysis::{CallGraph, Dataflow, ValueId, ValueKind, dataflow};
 use memplan_ir::{
@@ -26,7 +26,7 @@ use rustc_hash::FxHashMap;
 /// The pass.
 pub const BFLOAT16_PROPAGATION: PassFn = PassFn {
     name: "bfloat16-propagation",
-    description: "store in bf16 what only dots and convolutions read, as XLA's TPU compiler does",
+    description: "store values in bf16 that only dots and convolutions read, as XLA's TPU compiler does",
     run,
 };
 
@@ -60,7 +60,7 @@ fn narrow_values(module: &Module, graph: &CallGraph, flow: &Dataflow) -> Seconda
             narrow[value] = true;
         }
     }
-    // What has to be wide if a value is.
+    // Values that must be wide if a value is.
     let mut with: FxHashMap<ValueId, Vec<ValueId>> = FxHashMap::default();
     for &(phi, input) in &flow.phi_inputs {
         with.entry(phi).or_default().push(input);
@@ -104,11 +104,11 @@ fn is_bf16(module: &Module, flow: &Dataflow, value: ValueId) -> bool {
     part.is_some_and(|array| array.element_type == ElementType::Bf16)
 }
 
-/// What an operand asks of the precision of what it reads.
+/// The precision that an operand must have for its reader.
 enum Need {
     /// Nothing: it is rounded anyway, or seen elsewhere.
     None,
-    /// What the result has.
+    /// The result's precision.
     AsResult,
     /// All of it.
     Wide,
@@ -203,7 +203,7 @@ fn convert_where_types_meet(
     narrow: &SecondaryMap<ValueId, bool>,
 ) {
     let mut names = Names::new(module);
-    // What replaces an instruction.
+    // The replacement of an instruction.
     let mut instead: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
     for &computation in graph.sequential() {
         module.edit_in_order(computation, |module, id| {

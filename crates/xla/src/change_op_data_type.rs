@@ -1,4 +1,4 @@
-//! `change-op-data-type`: products and convolutions in a type that the libraries have.
+//! `change-op-data-type`: computes products and convolutions in a type that the libraries support.
 //!
 //! ```text
 //!   d = f16[64,64] dot(x, y)      =>      xw = f32[64,64] convert(x)
@@ -7,9 +7,9 @@
 //!                                         d = f16[64,64] convert(dw)
 //! ```
 //!
-//! The libraries of XLA's CPU compiler multiply no f16 (seen on jaxlib 0.10.2), so all three arrays are in memory once more, and
-//! twice as wide. Nor do they multiply integers to floats: the operands become floats before. Left alone: f16 and another
-//! type. *Changed* means that there was such a product.
+//! The libraries of XLA's CPU compiler do not multiply f16 (seen on jaxlib 0.10.2), so all three arrays are in memory a
+//! second time, and twice as wide. Nor do they multiply integers to floats: the operands are converted to floats first.
+//! Left alone: f16 with another type. *Changed* means that there was such a product.
 
 use memplan_ir::{ArrayShape, ElementType, InstructionId, Module, Op, Shape};
 use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
@@ -17,7 +17,7 @@ use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
 /// The pass.
 pub const CHANGE_OP_DATA_TYPE: PassFn = PassFn {
     name: "change-op-data-type",
-    description: "multiply in f32 what is f16, and in floats what integers are multiplied to, as XLA's CPU compiler does",
+    description: "multiply f16 in f32, and integers to floats in floats, as XLA's CPU compiler does",
     run,
 };
 

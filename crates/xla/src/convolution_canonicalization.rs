@@ -1,4 +1,5 @@
-//! `convolution-canonicalization`, `convolution-layouts`: arrays of convolutions in the order that the library takes.
+//! `convolution-canonicalization`, `convolution-layouts`: transposes arrays of convolutions to the library's dimension
+//! order.
 //!
 //! ```text
 //!   c = convolution(x, k), dim_labels=f01b_i01o->01bf
@@ -9,14 +10,15 @@
 //!   c = transpose(ct)
 //! ```
 //!
-//! XLA's CPU compiler calls libraries for convolutions of one order alone, and transposes operands and result in memory:
-//! those of gradients with regard to kernels, in which batch and feature change places.
+//! XLA's CPU compiler calls libraries for convolutions of one dimension order only, and transposes other operands and
+//! results in memory: for example those of kernel gradients, in which batch and feature change places.
 //!
-//! Its GPU compiler lays inputs and results out as cuDNN is fastest with, which moves elements where something else has laid them out:
-//! the two dimensions of an image lie between the others, and the three of a volume behind them, as all do of `f64` (seen on
-//! jaxlib 0.10.2 for an H100). Which of the others comes first stays, since cuDNN has gradients of its own.
+//! Its GPU compiler uses the layout in which cuDNN is fastest, which moves elements if something else has fixed their
+//! layout: the two spatial dimensions of an image are between the others, the three of a volume after them, as are all
+//! for `f64` (seen on jaxlib 0.10.2 for an H100). The first of the other dimensions stays first, since cuDNN has its
+//! own gradients.
 //!
-//! Left alone: what is in that order already. *Changed* means that a convolution was not.
+//! Left alone: convolutions already in that order. *Changed* means that one was not.
 
 use memplan_ir::{
     ArrayShape, Convolution, ConvolutionDimensions, Dimensions, ElementType, InstructionId, Module, Op, Shape,
@@ -136,7 +138,7 @@ fn renumbered(of: &ConvolutionDimensions, orders: &Orders) -> ConvolutionDimensi
     }
 }
 
-/// Where each dimension is in an order.
+/// The position of each dimension in an order.
 fn inverse(order: &Dimensions) -> Dimensions {
     let mut places = Dimensions::from_elem(0, order.len());
     (0..).zip(order).for_each(|(at, &d)| places[d as usize] = at);

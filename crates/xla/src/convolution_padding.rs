@@ -1,4 +1,4 @@
-//! `convolution-padding-legalization`: padding that differs before and after is made in memory.
+//! `convolution-padding-legalization`: pads the operand in memory if padding differs before and after.
 //!
 //! ```text
 //!   c = convolution(x, k), window={size=3x3 stride=2x2 pad=0_1x0_1}
@@ -7,10 +7,10 @@
 //!   c = convolution(p, k), window={size=3x3 stride=2x2}
 //! ```
 //!
-//! cuDNN pads alike on both sides, so XLA's GPU compiler pads the operand itself elsewhere. Gradients with regard to kernels
-//! want the same padded operand, which then stays for them. Dilated operands are padded between elements, too, as those of
-//! transposed convolutions are (seen on jaxlib 0.10.2). Left alone: cropping, and dilated operands under a kernel that is
-//! reversed, which are gradients with regard to inputs in cuDNN's eyes. *Changed* means that an operand was padded.
+//! cuDNN pads both sides equally, so XLA's GPU compiler pads other operands itself. Gradients of kernels need the same
+//! padded operand, which then stays in memory for them. Dilated operands, as in transposed convolutions, are also
+//! padded between elements (seen on jaxlib 0.10.2). Left alone: cropping, and dilated operands with a reversed kernel,
+//! which cuDNN treats as gradients of inputs. *Changed* means that an operand was padded.
 
 use memplan_ir::{Convolution, InstructionId, Op, PaddingDimension, Scalar, Shape, WindowDimension};
 use memplan_rewriter::{Context, PassError, PassFn, Rewriter};

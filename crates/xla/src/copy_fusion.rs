@@ -1,4 +1,4 @@
-//! `copy-fusion`: copies of what a kernel makes, by that kernel.
+//! `copy-fusion`: a kernel also writes the copy of its result.
 //!
 //! ```text
 //!   f = f32[8] fusion(x)        =>      t = (f32[8], f32[8]) fusion(x)
@@ -6,9 +6,9 @@
 //!                                       c = f32[8] get-tuple-element(t), index=1
 //! ```
 //!
-//! XLA's GPU compiler saves a kernel by it (seen on jaxlib 0.10.2), and both arrays are there from then on. It comes after
-//! copies are inserted. Left alone: kernels that do more than compute elements, those of several results, and copies with
-//! control dependencies or in another layout. *Changed* means that a copy is made by a kernel.
+//! This saves XLA's GPU compiler a kernel (seen on jaxlib 0.10.2), and both arrays exist from then on. Runs after copy
+//! insertion. Left alone: kernels that do more than compute elements or have several results, and copies with control
+//! dependencies or another layout. *Changed* means that a kernel writes a copy.
 
 use memplan_ir::{Cursor, Insert, InstructionId, Module, Names, Op, Operands, Users};
 use memplan_rewriter::{Context, PassError, PassFn, call_graph};

@@ -1,4 +1,4 @@
-//! `divisor-reciprocal`: what XLA's algebraic simplifier makes of divisions by broadcasts.
+//! `divisor-reciprocal`: turns divisions by broadcasts into multiplications, as XLA's algebraic simplifier does.
 //!
 //! ```text
 //!   s = f32[8,16] reduce(x, 0)                  s = f32[8,16] reduce(x, 0)
@@ -7,12 +7,12 @@
 //!                                               q = f32[8,16,32] multiply(x, b)
 //! ```
 //!
-//! Done where nothing but the broadcast uses `s`. XLA takes dimensions of extent 1 out of a broadcast's operand by a reshape of
-//! its own first, whose only user the broadcast is. So it depends on subexpressions that are not merged yet which
-//! divisions of a softmax and of its gradient go on sharing a broadcast, and which arrays a library can compute inside its
-//! kernels: the pass comes before they are merged. Of a program that XLA has partitioned they are merged already.
+//! Applies if only the broadcast uses `s`. XLA first removes dimensions of extent 1 from a broadcast's operand by a
+//! separate reshape, whose only user is the broadcast. So unmerged common subexpressions decide which divisions of a
+//! softmax and its gradient share a broadcast, and which arrays a library can compute inside its kernels: the pass runs
+//! before they are merged. In a program that XLA has partitioned they are merged already.
 //!
-//! Left alone: divisors that are constants, or shared. *Changed* means that there is a new reciprocal or reshape.
+//! Left alone: divisors that are constant or shared. *Changed* means that there is a new reciprocal or reshape.
 
 use memplan_ir::{BinaryOp, Dimensions, InstructionId, Module, Op, Scalar, Shape};
 use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
@@ -61,7 +61,7 @@ fn by_reciprocal(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionI
     let array = r.array(narrow)?;
     let is_narrower = array.element_count() < r.array(id)?.element_count();
     let extents = array.dimensions.clone();
-    // What is pinned counts as used once more.
+    // Pinned instructions count as used once more.
     let n_users = r.uses(narrow) - u32::from(r.is_pinned(narrow));
     if n_users != 1 || !is_narrower || r.splat(divisor).is_some() {
         return None;

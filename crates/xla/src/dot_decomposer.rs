@@ -1,4 +1,4 @@
-//! `dot-decomposer`: matrix products in the one form that libraries multiply.
+//! `dot-decomposer`: rewrites matrix products to the one form that libraries multiply.
 //!
 //! ```text
 //!   d = dot(q, k), batch {0,2}x{0,2}, contracting {3}x{3}
@@ -8,12 +8,12 @@
 //!   d = dot(qt, kt), batch {0,1}x{0,1}, contracting {3}x{2}
 //! ```
 //!
-//! Batches come first, rows, columns and what is contracted are one dimension each, or none if there is only one row or
-//! column. Operands are transposed in memory where they are not that way already, but for matrices whose rows and columns
-//! change places: [`TRANSPOSE_FOLDING`] gives those to the library as they are.
+//! Batch dimensions come first; rows, columns and contracted dimensions are one dimension each, or none for a single
+//! row or column. Other operands are transposed in memory, except matrices whose rows and columns change places:
+//! [`TRANSPOSE_FOLDING`] passes those to the library as they are.
 //!
-//! Left alone: products of at most one row dimension, one column dimension and one contracted dimension, with their
-//! batches first. *Changed* means that a product was not so.
+//! Left alone: products with at most one row, column and contracted dimension, and with their batch dimensions first.
+//! *Changed* means that there was another product.
 
 use memplan_ir::{ArrayShape, Dimensions, Dot, DotDimensions, DotOperand, InstructionId, Module, Op, Shape};
 use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
@@ -28,7 +28,7 @@ pub const DOT_DECOMPOSER: PassFn = PassFn {
 /// Folds transposes of rows and columns into products.
 pub const TRANSPOSE_FOLDING: PassFn = PassFn {
     name: "transpose-folding",
-    description: "multiply matrices that are only transposed as they are, as XLA's CPU compiler does",
+    description: "multiply transposed matrices without moving them, as XLA's CPU compiler does",
     run: fold,
 };
 

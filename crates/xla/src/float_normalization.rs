@@ -9,31 +9,59 @@
 //!
 //! XLA's CPU compiler has no code for narrow floats but conversions, so slices, transposes and updates widen their operands
 //! as sums do: an array that is read in narrow slices exists in the wide type as a whole. Every operation still rounds its
-//! result, as in the program.
+//! result, as in the program. Since jaxlib 0.12 data moves in the narrow type
+//! ([`FloatNormalization::keeps`]), its library of kernels computes in it ([`FloatNormalization::library`]), and the operands of
+//! all other products are widened.
 //!
 //! Left alone: what moves or names values without touching them (parameters, tuples, control flow, calls), conversions,
-//! reinterpretations, constants, updates of slices, which XLA widens and fuses with the conversions before and behind, dots whose result is asked for in the wide type (libraries have those), and operations
-//! whose computations do more than compute numbers. *Changed* means that something was widened.
+//! reinterpretations, constants, updates of slices, which XLA widens and fuses with the conversions before and behind,
+//! before jaxlib 0.12 products with a wide result, and operations whose computations do more than compute numbers. *Changed* means that something was widened.
 
 use memplan_ir::{
-    BinaryOp, ComputationId, Cursor, ElementType, Insert, InstructionId, Module, Names, Op, Shape, ShapeId,
-    UnaryOp,
+    BinaryOp, ComputationId, Cursor, ElementType, Insert, InstructionId, Module, Names, Op, Opcode, Shape,
+    ShapeId, UnaryOp,
 };
-use memplan_rewriter::{Context, PassError, PassFn, call_graph};
+use memplan_memory::by_name;
+use memplan_rewriter::{Context, Outcome, Pass, PassError, call_graph};
 use rustc_hash::FxHashMap;
+use serde::Deserialize;
+
+use super::library_fusion::{LibraryOperations, LibraryRules};
 
 /// The pass.
-pub const FLOAT_NORMALIZATION: PassFn = PassFn {
-    name: "float-normalization",
-    description: "compute in f32 what is bf16, and in f16 what is narrower, as XLA's CPU compiler does",
-    run,
-};
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FloatNormalization {
+    /// Operations that stay narrow, beside those that every version keeps.
+    #[serde(with = "by_name::list")]
+    pub keeps: Vec<Opcode>,
+    /// The library whose products and reductions stay narrow; `None` where none does.
+    pub library: Option<LibraryRules>,
+}
 
-fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    let computations = call_graph(module, FLOAT_NORMALIZATION.name)?.sequential().to_vec();
+/// The pass, of a compiler that keeps nothing narrow for a library.
+pub const FLOAT_NORMALIZATION: FloatNormalization = FloatNormalization { keeps: Vec::new(), library: None };
+
+impl Pass for FloatNormalization {
+    fn name(&self) -> &'static str {
+        "float-normalization"
+    }
+
+    fn description(&self) -> &'static str {
+        "compute in f32 what is bf16, and in f16 what is narrower, as XLA's CPU compiler does"
+    }
+
+    fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
+        run(module, self).map(Outcome::from)
+    }
+}
+
+fn run(module: &mut Module, pass: &FloatNormalization) -> Result<bool, PassError> {
+    let computations = call_graph(module, FLOAT_NORMALIZATION.name())?.sequential().to_vec();
     let names = Names::new(module);
     let mut widen = Widen {
         module,
+        pass,
         names,
         instead: FxHashMap::default(),
         wide: FxHashMap::default(),
@@ -60,6 +88,7 @@ fn wide_type(element_type: ElementType) -> Option<ElementType> {
 
 struct Widen<'m> {
     module: &'m mut Module,
+    pass: &'m FloatNormalization,
     names: Names,
     /// What replaces a value whose instruction now makes a wide one: the conversion back.
     instead: FxHashMap<InstructionId, InstructionId>,
@@ -111,14 +140,21 @@ impl Widen<'_> {
 
     fn is_to_widen(&mut self, id: InstructionId) -> bool {
         let instruction = &self.module.instructions[id];
-        if is_kept(&instruction.op) {
+        if is_kept(&instruction.op) || self.pass.keeps.contains(&instruction.op.opcode()) {
             return false;
         }
         let result = self.module.shape(id);
         let is_narrow = |id: &InstructionId| wide_shape(self.module.shape(*id)).is_some();
         let narrows = wide_shape(result).is_some();
+        if let Some(rules) = &self.pass.library {
+            let is_offered = matches!(instruction.op, Op::Dot(_) | Op::Reduce { .. } | Op::ReduceWindow(_));
+            if is_offered && (LibraryOperations { module: self.module, rules }).has(id) {
+                return false;
+            }
+        }
         let is_product = matches!(instruction.op, Op::Dot(_) | Op::Convolution(_));
-        let widens = !is_product && instruction.operands.iter().any(is_narrow);
+        let widens =
+            !(is_product && self.pass.library.is_none()) && instruction.operands.iter().any(is_narrow);
         if !(narrows || widens) {
             return false;
         }

@@ -1,5 +1,5 @@
-//! A program as one of several devices has it that share its state: each holds a part of every weight and moment, gathers
-//! a weight where products need the whole, and updates its own part.
+//! The program of one of several devices that share its state: each holds a shard of every weight and moment, gathers a
+//! weight for products, and updates its own shard.
 //!
 //! ```text
 //!   w = f32[1024,768] parameter(0)              w = f32[128,768] parameter(0)
@@ -10,8 +10,8 @@
 //!                                               n = f32[128,768] subtract(w, s)
 //! ```
 //!
-//! Works on the entry computation; what is computed element by element from a part is a part. The slice stands for the part
-//! of a sum over devices that a reduce-scatter leaves: the program is there to be planned, not to be run.
+//! Works on the entry computation; elementwise results of a shard are shards. The slice represents the result of a
+//! reduce-scatter on one device: the program is meant for planning, not for running.
 
 use memplan_ir::{
     Access, ArrayShape, Collective, Cursor, Insert, InstructionId, Module, Names, Op, ReplicaGroups, Role,
@@ -20,14 +20,14 @@ use memplan_ir::{
 use memplan_rewriter::interface::set_interface;
 use rustc_hash::FxHashMap;
 
-/// What became of a program whose state is shared.
+/// A program with sharded state.
 #[derive(Clone, Debug)]
 pub struct FullySharded {
     /// The program of one device.
     pub module: Module,
-    /// What is gathered, whole.
+    /// The gathered arrays, whole.
     pub gathered: Vec<ArrayShape>,
-    /// What is summed over devices and scattered, whole.
+    /// The arrays that are summed over devices and scattered, whole.
     pub scattered: Vec<ArrayShape>,
 }
 
@@ -46,7 +46,7 @@ pub fn fully_shard(module: &Module, parameters: &[usize], devices: i64) -> Fully
     FullySharded { module: sharded, gathered, scattered }
 }
 
-/// Lets the program hand over what its instructions make and take now.
+/// Sets the program's interface to its current parameters and root.
 pub(crate) fn fit_interface(module: &mut Module) {
     let root = module.entry_computation().root;
     if module.instructions[root].op == Op::Tuple {

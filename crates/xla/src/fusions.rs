@@ -1,19 +1,19 @@
-//! Groups of instructions as fusions, for passes that follow XLA's own.
+//! Makes fusions of groups of instructions, for passes that follow XLA's own.
 
 use memplan_ir::{ComputationId, FusionKind, InstructionId, Module, Names};
 use memplan_memory::Target;
 use memplan_rewriter::fusions::{Kind, Members, emit_in_place};
 use memplan_rewriter::{Context, DCE, PassError};
 
-/// Instructions that are to be one fusion, the last of which hands its result on.
+/// Instructions to become one fusion; the last one is its result.
 pub(super) struct Group {
     /// The instruction that the fusion replaces.
     pub(super) root: InstructionId,
-    /// All instructions, users before operands. Each may be in other groups as well, and stand for itself.
+    /// All instructions, users before operands. Each may also be in other groups, or stay outside.
     pub(super) members: Vec<InstructionId>,
 }
 
-/// Replaces groups by fusions of a kind, and removes what is not needed outside them any more.
+/// Replaces groups by fusions of a kind, and removes instructions that are not needed outside them any more.
 pub(super) fn fuse(
     module: &mut Module,
     context: &Context<'_>,
@@ -37,8 +37,8 @@ fn fuse_all(module: &mut Module, target: &Target, groups: &[Group], kind: Fusion
     emit_in_place(module, target, members, &Kind { kind, config: None }, names);
 }
 
-/// The instructions of a computation as XLA walks them: depth first from those that nobody uses, operands from left to
-/// right, each after what it needs.
+/// The instructions of a computation in XLA's post-order: depth first from those without users, operands from left to
+/// right, each after its operands.
 pub(super) fn post_order(module: &Module, computation: ComputationId) -> Vec<InstructionId> {
     let listed = &module.computations[computation].instructions;
     let mut is_used = rustc_hash::FxHashSet::default();

@@ -1,13 +1,13 @@
-//! `gemm-workspace`: what a library has for itself while it multiplies.
+//! `gemm-workspace`: the working memory of a library that multiplies.
 //!
 //! ```text
 //!   d = c64[8,8] dot(x, y)      =>      t = (c64[8,8], u8[4194304]) fusion(x, y), calls={dot, and zeros}
 //!                                       d = c64[8,8] get-tuple-element(t), index=0
 //! ```
 //!
-//! XLA's GPU compiler generates kernels for products of real numbers, and leaves those of complex ones to cuBLAS, whose call
-//! writes a second result that nobody reads (seen on jaxlib 0.10.2). Left alone: what a fusion computes. *Changed* means that
-//! there was a product of complex numbers.
+//! XLA's GPU compiler generates kernels for real products, and calls cuBLAS for complex ones; the call writes a second
+//! result that nobody reads (seen on jaxlib 0.10.2). Left alone: products inside fusions. *Changed* means that there
+//! was a product of complex numbers.
 
 use memplan_ir::{
     Cursor, ElementType, Fusion, FusionKind, Insert, InstructionId, Module, Names, Op, Operands, Shape,
@@ -24,7 +24,7 @@ pub struct GemmWorkspace {
     pub rules: Option<GemmWorkspaceRules>,
 }
 
-/// What the library has for itself.
+/// The library's working memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GemmWorkspaceRules {
@@ -41,7 +41,7 @@ impl Pass for GemmWorkspace {
     }
 
     fn description(&self) -> &'static str {
-        "give cuBLAS memory of its own for products of complex numbers, as XLA's GPU compiler does"
+        "give cuBLAS working memory for products of complex numbers, as XLA's GPU compiler does"
     }
 
     fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {

@@ -1,8 +1,8 @@
-//! What XLA's compilers do to programs and memplan does not: rewrites that only an estimate of XLA runs.
+//! Passes that XLA's compilers run and memplan does not: only estimates of XLA run them.
 //!
-//! Each keeps what a program means, but not what it needs: numbers in a wider or narrower type, values computed long before they are
-//! used, operands that only make a library's work easier. They have the names of XLA's passes. A compiler's file says which of
-//! them it runs, and has a table for each that has options, which the pass alone can read.
+//! Each preserves a program's meaning but not its needs: numbers become wider or narrower, values are computed long
+//! before their use, operands are rearranged to suit a library. The passes have XLA's names. A compiler's file lists
+//! the passes that it runs, with a table of options for some, which only the pass itself can parse.
 
 mod bfloat16_propagation;
 mod change_op_data_type;
@@ -39,7 +39,7 @@ pub use convolution_padding::CONVOLUTION_PADDING_LEGALIZATION;
 pub use copy_fusion::COPY_FUSION;
 pub use divisor_reciprocal::DIVISOR_RECIPROCAL;
 pub use dot_decomposer::{DOT_DECOMPOSER, TRANSPOSE_FOLDING};
-pub use float_normalization::FLOAT_NORMALIZATION;
+pub use float_normalization::{FLOAT_NORMALIZATION, FloatNormalization};
 pub use fully_shard::{FullySharded, fully_shard};
 pub use gemm_workspace::{GEMM_WORKSPACE, GemmWorkspace, GemmWorkspaceRules};
 pub use instruction_fusion::{INSTRUCTION_FUSION, InstructionFusion, InstructionFusionRules};

@@ -1,4 +1,4 @@
-//! `library-call-layouts`: copies around library calls that declare other layouts than row-major ones.
+//! `library-call-layouts`: copies around library calls with layouts that are not row-major.
 //!
 //! ```text
 //!   x = f32[4,2]{0,1} custom-call(a, b),      =>     c = f32[4,4]{0,1} copy(a)
@@ -7,8 +7,8 @@
 //!                                                    x = f32[4,2] copy(y)
 //! ```
 //!
-//! LAPACK takes columns, and JAX says so of its calls; everything else lies row-major where layouts are not assigned. Several
-//! calls that take the same array share its copy. *Changed* means that there is such a call.
+//! LAPACK uses column-major arrays, and JAX declares that for its calls; all other arrays are row-major before layout
+//! assignment. Several calls that read the same array share its copy. *Changed* means that there is such a call.
 
 use memplan_ir::{ComputationId, InstructionId, Module, Op, results_of_library_calls, use_default_layouts};
 use memplan_rewriter::{CSE, Context, DCE, Pass, PassError, PassFn, call_graph};
@@ -17,7 +17,7 @@ use rustc_hash::FxHashMap;
 /// The pass.
 pub const LIBRARY_CALL_LAYOUTS: PassFn = PassFn {
     name: "library-call-layouts",
-    description: "copy what libraries take and return in other layouts than row-major ones",
+    description: "copy operands and results of libraries whose layouts are not row-major",
     run,
 };
 
@@ -36,7 +36,7 @@ fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
     Ok(true)
 }
 
-/// Lets copies of copies copy what those do, and leaves out those of what lies so already.
+/// Shortens chains of copies, and removes copies to the same layout.
 fn shorten(module: &mut Module, computation: ComputationId) {
     let mut instead: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
     module.edit_in_order(computation, |module, id| {

@@ -1,4 +1,4 @@
-//! `library-fusion`: what XLA's CPU compiler hands to its library of kernels, YNNPACK.
+//! `library-fusion`: groups the operations that XLA's CPU compiler gives to its kernel library, YNNPACK.
 //!
 //! ```text
 //!   m = multiply(x, x)                          r = fusion(x), kind=kCustom, calls={
@@ -6,12 +6,12 @@
 //!                                                 ROOT r = reduce(m, 0), to_apply=add }
 //! ```
 //!
-//! Matrix products and convolutions that the library has go there alone. A reduction takes along what nobody else needs,
-//! upward and downward, matrix products included, as long as the library knows the operation. What is in such a kernel no
-//! other fusion takes apart. The rules are those of XLA's `LibraryRewriter`.
+//! Supported matrix products and convolutions become library kernels alone. A reduction also takes in operations above
+//! and below it without other readers, matrix products included, as long as the library supports them. No other fusion
+//! takes such a kernel apart. The rules are those of XLA's `LibraryRewriter`.
 //!
-//! Left alone: what has control dependencies, and arrays of fewer than 4,096 elements. *Changed* means that there is a
-//! new fusion.
+//! Left alone: instructions with control dependencies, and arrays of fewer than 4,096 elements. *Changed* means that
+//! there is a new fusion.
 
 use std::collections::VecDeque;
 
@@ -29,11 +29,11 @@ use super::fusions::{self, Group, post_order};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(transparent)]
 pub struct LibraryFusion {
-    /// What the library takes; `None` for those of the built-in compiler that runs the pass.
+    /// The operations that the library supports; `None` for those of the built-in compiler that runs the pass.
     pub rules: Option<LibraryRules>,
 }
 
-/// What the library takes.
+/// The operations that the library supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LibraryRules {
@@ -58,7 +58,7 @@ impl Pass for LibraryFusion {
     }
 
     fn description(&self) -> &'static str {
-        "hand matrix products, convolutions and reductions to a library, as XLA's CPU compiler does"
+        "give matrix products, convolutions and reductions to a library, as XLA's CPU compiler does"
     }
 
     fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {
@@ -71,6 +71,13 @@ impl Pass for LibraryFusion {
         }
         fusions::fuse(module, context, &groups, FusionKind::Custom).map(Outcome::from)
     }
+}
+
+/// Which operations the library has.
+#[derive(Clone, Copy)]
+pub(super) struct LibraryOperations<'a> {
+    pub(super) module: &'a Module,
+    pub(super) rules: &'a LibraryRules,
 }
 
 /// The kernels of one computation, by the instruction at which each began.
@@ -211,8 +218,14 @@ impl<'a> Library<'a> {
         }
     }
 
-    /// Whether the library has an operation, for these arrays.
     fn is_supported(&self, id: InstructionId) -> bool {
+        LibraryOperations { module: self.module, rules: self.rules }.has(id)
+    }
+}
+
+impl LibraryOperations<'_> {
+    /// Whether the library has an operation, for these arrays.
+    pub(super) fn has(&self, id: InstructionId) -> bool {
         let instruction = &self.module.instructions[id];
         let operands: Option<SmallVec<[&ArrayShape; 4]>> =
             instruction.operands.iter().map(|&operand| self.module.shape(operand).as_array()).collect();
@@ -230,7 +243,7 @@ impl<'a> Library<'a> {
         match &instruction.op {
             Op::Constant(_) => is_element(result.element_type),
             Op::Iota { .. } => matches!(result.element_type, ElementType::F32 | ElementType::S32),
-            // Transposes stand in no row-major order, and copies behind them the library does not have.
+            // Transposes are not in row-major order, and the library has no copies behind them.
             Op::Bitcast | Op::Reshape { .. } => {
                 is_element(result.element_type) && result.element_type == operands[0].element_type
             }
@@ -341,7 +354,7 @@ fn has_elementwise(op: &Op) -> bool {
     )
 }
 
-impl Library<'_> {
+impl LibraryOperations<'_> {
     /// Products of matrices, not of vectors, with the left one as it is multiplied.
     fn has_dot(
         &self,
@@ -357,7 +370,7 @@ impl Library<'_> {
             return false;
         };
         let is_leading = |batch: &[i64]| batch.iter().enumerate().all(|(i, &d)| i as i64 == d);
-        if !matches!(types, (F64, F64, F64) | (F32, F32, F32) | (Bf16, Bf16, F32) | (S8 | U8, S8, S32))
+        if !matches!(types, (F64, F64, F64) | (F32, F32, F32) | (Bf16, Bf16, F32 | Bf16) | (S8 | U8, S8, S32))
             || !is_leading(&dimensions.lhs_batch)
             || !is_leading(&dimensions.rhs_batch)
             || [lhs, rhs, result].iter().any(|array| array.dimensions.len() != n_batch + 2)

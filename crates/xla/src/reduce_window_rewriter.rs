@@ -1,4 +1,4 @@
-//! `reduce-window-rewriter`: sums of all elements so far as trees of short ones.
+//! `reduce-window-rewriter`: computes running sums as trees of short ones.
 //!
 //! ```text
 //!   s = f32[8,1024] reduce-window(x, 0), window={size=1x1024 pad=0_0x1023_0}, to_apply=add
@@ -10,11 +10,11 @@
 //!   s = f32[8,1024] reshape(add(broadcast(b), w))
 //! ```
 //!
-//! So XLA does where a window is as long as what it moves over and meets one more element with each step (seen on jaxlib 0.10.2:
-//! rows of 16 on CPUs and GPUs). The dimension becomes the last one first, by transposes.
+//! XLA does this if a window is as long as the dimension and gains one element per step (seen on jaxlib 0.10.2: rows of
+//! 16 on CPUs and GPUs). Transposes first make the dimension the last one.
 //!
-//! Left alone: sums of no more than a row, several arrays at once, and reducers that do more than compute numbers. *Changed*
-//! means that there was such a sum.
+//! Left alone: sums of at most one row, several arrays at once, and reducers that do more than compute numbers.
+//! *Changed* means that there was such a sum.
 
 use memplan_ir::{
     ComputationId, Dimensions, InstructionId, Literal, Module, Op, PaddingDimension, Shape, SliceDimension,
@@ -25,11 +25,8 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 /// The pass.
-pub const REDUCE_WINDOW_REWRITER: PassFn = PassFn {
-    name: "reduce-window-rewriter",
-    description: "make trees of sums of all elements so far, as XLA does",
-    run,
-};
+pub const REDUCE_WINDOW_REWRITER: PassFn =
+    PassFn { name: "reduce-window-rewriter", description: "compute running sums as trees, as XLA does", run };
 
 /// Elements that are summed up one after the other, which XLA's CPU and GPU compilers both set.
 const ROW: i64 = 16;
@@ -92,7 +89,7 @@ fn rewrite(
     r.transposed(sums, &order)
 }
 
-/// What is summed up over the last dimension, and from which end.
+/// The running sum over the last dimension, and its direction.
 struct Running {
     reducer: ComputationId,
     initial: InstructionId,
@@ -171,7 +168,7 @@ impl Running {
         r.emit(Op::Pad { dimensions }, [x, self.initial], shape)
     }
 
-    /// What the reducer makes of two arrays, element for element.
+    /// Applies the reducer to two arrays, element by element.
     fn combined(&self, r: &mut Rewriter<'_>, left: InstructionId, right: InstructionId) -> InstructionId {
         let extents = r.dimensions(left).expect("arrays are summed up");
         let mut values: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();

@@ -1,11 +1,11 @@
-//! `reshape-decomposer`: reshapes and transposes that move nothing, as bitcasts.
+//! `reshape-decomposer`: replaces reshapes and transposes that move nothing by bitcasts.
 //!
 //! ```text
 //!   f32[6]{0} reshape(f32[2,3]{1,0} x)      =>     f32[6]{0} bitcast(x)
 //! ```
 //!
-//! Fusion of XLA asks what an operation is called: a bitcast costs nothing, but a transpose is computed. Left alone:
-//! programs whose layouts are not assigned yet. *Changed* means that there is a new bitcast.
+//! XLA's fusion looks at opcodes: a bitcast costs nothing, but a transpose is computed. Left alone: programs before
+//! layout assignment. *Changed* means that there is a new bitcast.
 
 use memplan_ir::{InstructionId, Module, Op, layouts_agree};
 use memplan_rewriter::{Context, PassError, PassFn, cost};
@@ -13,14 +13,14 @@ use memplan_rewriter::{Context, PassError, PassFn, cost};
 /// The pass.
 pub const RESHAPE_DECOMPOSER: PassFn = PassFn {
     name: "reshape-decomposer",
-    description: "call reshapes and transposes that move no bytes bitcasts, as XLA does before it fuses",
+    description: "replace reshapes and transposes that move no bytes by bitcasts, as XLA does before it fuses",
     run,
 };
 
 /// The same for what a program or a computation results in.
 pub const RESHAPE_DECOMPOSER_OF_RESULTS: PassFn = PassFn {
     name: "reshape-decomposer-of-results",
-    description: "call reshapes bitcasts where they move no bytes and make a result, as XLA does before it fuses",
+    description: "replace reshapes that move no bytes and make a result by bitcasts, as XLA does before it fuses",
     run: run_on_results,
 };
 
@@ -34,7 +34,7 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     Ok(!views.is_empty())
 }
 
-/// Kernels know reshapes within; what is handed on as it is needs none.
+/// Kernels support reshapes; values that are passed on in the right shape need none.
 fn run_on_results(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     let roots = module.computations.values().map(|computation| computation.root);
     let views: Vec<InstructionId> = roots.filter(|&id| cost::moves_no_bytes(module, id)).collect();

@@ -1,4 +1,4 @@
-//! `reshapes-by-rows`: dimensions that a reshape merges or splits lie row after row, however much padding that takes.
+//! `reshapes-by-rows`: keeps dimensions that a reshape merges or splits in row-major order, at any cost in padding.
 //!
 //! ```text
 //!                                                     c = f32[500,1000,3]{2,1,0:T(8,128)} copy(x)
@@ -6,13 +6,12 @@
 //!   x: f32[500,1000,3]{0,1,2:T(8,128)}
 //! ```
 //!
-//! A reshape that is no view of its operand walks over the dimensions that become one, or that one becomes, in row-major order.
-//! Where the last of them is short and lies in lanes, 128 of those are taken for it: above, 6 MB become 256. A dimension
-//! that the reshape leaves alone may be in lanes instead. libtpu takes the order of dimensions in which operand and result take
-//! the fewest bytes together.
+//! A reshape that is not a view iterates over the merged or split dimensions in row-major order. If the last of them is
+//! short and in lanes, it takes 128 lanes: above, 6 MB become 256. A dimension that the reshape does not change may be
+//! in lanes instead. libtpu chooses the order of dimensions in which operand and result need the fewest bytes together.
 //!
-//! Left alone: reshapes that need no more bytes than they have, those of more than [`MOST_RUNS`] runs of dimensions, and
-//! machines without tiles. *Changed* means that there is a new copy.
+//! Left alone: reshapes that need no more bytes, those of more than [`MOST_RUNS`] runs of dimensions, and machines
+//! without tiles. *Changed* means that there is a new copy.
 
 use memplan_ir::{ArrayShape, InstructionId, Module, Names, Op, Shape, Users, copy_into};
 use memplan_memory::Target;
@@ -22,7 +21,7 @@ use memplan_rewriter::{Context, PassError, PassFn, call_graph, cost};
 /// The pass.
 pub const RESHAPES_BY_ROWS: PassFn = PassFn {
     name: "reshapes-by-rows",
-    description: "copy what is reshaped into an order of dimensions that reshapes read, as XLA's TPU compiler does",
+    description: "copy operands of reshapes into an order of dimensions that reshapes read, as XLA's TPU compiler does",
     run,
 };
 
@@ -57,7 +56,7 @@ fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
     Ok(changed)
 }
 
-/// How the operand and the result of a reshape lie while it runs, where that takes more bytes than they take otherwise.
+/// The layouts of the operand and the result of a reshape while it runs, if they take more bytes than usual.
 fn padded(module: &Module, id: InstructionId, target: &Target) -> Option<[Option<Shape>; 2]> {
     let instruction = &module.instructions[id];
     let Op::Reshape { .. } = instruction.op else { return None };

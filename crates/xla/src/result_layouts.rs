@@ -1,4 +1,4 @@
-//! `default-result-layouts`: results in row-major order, whatever order a transpose at the end is noted with.
+//! `default-result-layouts`: makes results row-major, even if a transpose at the end is annotated with another order.
 //!
 //! ```text
 //!   HloModule m, entry_computation_layout={(f32[4,8]{1,0})->f32[8,4]{0,1}}
@@ -8,19 +8,16 @@
 //!   ROOT t = f32[8,4]{1,0} transpose(x)
 //! ```
 //!
-//! StableHLO has no layouts, so what JAX hands over lies row-major where it enters and leaves the program, and XLA moves
-//! elements for it (seen on jaxlib 0.10.2). Left alone: parameters that are returned, and what control flow, calls and
-//! libraries result in. *Changed* means that a result lies otherwise now.
+//! StableHLO has no layouts, so JAX's parameters and results are row-major, and XLA moves elements for that (seen on
+//! jaxlib 0.10.2). Left alone: returned parameters, and results of control flow, calls and libraries. *Changed* means
+//! that the layout of a result changed.
 
 use memplan_ir::{InstructionId, Layout, Module, Op, Role, Shape, layouts_asked_for};
 use memplan_rewriter::{Context, PassError, PassFn};
 
 /// The pass.
-pub const DEFAULT_RESULT_LAYOUTS: PassFn = PassFn {
-    name: "default-result-layouts",
-    description: "hand results over row-major, as JAX asks for them",
-    run,
-};
+pub const DEFAULT_RESULT_LAYOUTS: PassFn =
+    PassFn { name: "default-result-layouts", description: "return results row-major, as JAX requires", run };
 
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     if module.is_scheduled {

@@ -1,4 +1,4 @@
-//! `select-and-scatter-expander`: gradients of pooling as a search for places and a scatter.
+//! `select-and-scatter-expander`: turns gradients of pooling into a search for positions and a scatter.
 //!
 //! ```text
 //!   g = f32[8,16] select-and-scatter(x, s, 0), window={size=2x2 stride=2x2}, select=ge, scatter=add
@@ -10,11 +10,11 @@
 //!   g = f32[8,16] scatter(broadcast(0), p, u), to_apply=add
 //! ```
 //!
-//! So XLA's CPU and GPU compilers do (seen on jaxlib 0.10.2): a place takes four bytes for each dimension, and what is selected
-//! is made once more, though nobody reads it. Where no element was looked at yet, which the place -1 says, the other one is
-//! selected, so that padding never is.
+//! XLA's CPU and GPU compilers do this (seen on jaxlib 0.10.2). A position takes four bytes per dimension, and the
+//! selected values are computed once more, although nobody reads them. The position -1 marks that no element was seen
+//! yet; then the other element is selected, so padding never is.
 //!
-//! Left alone: selections that call computations. *Changed* means that there was one.
+//! Left alone: selections that call computations. *Changed* means that there was a select-and-scatter.
 
 use memplan_ir::{
     ArrayShape, BinaryOp, ComparisonDirection, ComputationId, Dimensions, ElementType, Insert, InstructionId,
@@ -26,11 +26,11 @@ use rustc_hash::FxHashMap;
 /// The pass.
 pub const SELECT_AND_SCATTER_EXPANDER: PassFn = PassFn {
     name: "select-and-scatter-expander",
-    description: "look for the places of gradients of pooling, and scatter, as XLA's CPU and GPU compilers do",
+    description: "compute gradients of pooling by a search for positions and a scatter, as XLA's CPU and GPU compilers do",
     run,
 };
 
-/// What places are counted in.
+/// The type of positions.
 const PLACE: ElementType = ElementType::S32;
 
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
@@ -98,7 +98,7 @@ fn expand(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     Some(r.emit_call(Op::Scatter(Box::new(dimensions)), [filled, places, elements], [combine], result))
 }
 
-/// A computation that takes two elements with their places, and hands on the one that is selected.
+/// A computation that takes two elements with their positions, and returns the selected one.
 fn selector(
     r: &mut Rewriter<'_>,
     select: ComputationId,
@@ -122,7 +122,7 @@ fn selector(
     })
 }
 
-/// What another computation makes of two values.
+/// The result of another computation for two values.
 fn called(r: &mut Rewriter<'_>, computation: ComputationId, arguments: [InstructionId; 2]) -> InstructionId {
     let mut copies: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
     for id in r.live_instructions_of(computation) {

@@ -1,12 +1,13 @@
-//! `sort-iota-fusion`: sorts that number the elements themselves.
+//! `sort-iota-fusion`: a sort also makes the element numbers that it sorts along.
 //!
 //! ```text
 //!   i = s32[n] iota()                        =>      t = (f32[n], s32[n]) fusion(x), kind=kCustom,
 //!   t = (f32[n], s32[n]) sort(x, i)                      calls={iota, and sort}
 //! ```
 //!
-//! XLA's GPU compiler has a kernel for it (seen on jaxlib 0.10.2), so the places are in memory once, as a result. It sorts in
-//! place, as without a fusion: what it alone reads, the fusion declares to be overwritten. *Changed* means that there was such a sort.
+//! XLA's GPU compiler has a kernel for this (seen on jaxlib 0.10.2), so the numbers are in memory only once, as a
+//! result. Like a sort without a fusion, it sorts in place: the fusion declares that it overwrites operands without
+//! other readers. *Changed* means that there was such a sort.
 
 use memplan_ir::{FusionKind, InstructionId, Module, Op, OutputOperandAlias, Role, ShapeIndex, Users};
 use memplan_rewriter::{Context, PassError, PassFn};
@@ -16,7 +17,7 @@ use super::fusions::{self, Group};
 /// The pass.
 pub const SORT_IOTA_FUSION: PassFn = PassFn {
     name: "sort-iota-fusion",
-    description: "number the elements within the kernel that sorts them, as XLA's GPU compiler does",
+    description: "number elements in the kernel that sorts them, as XLA's GPU compiler does",
     run,
 };
 

@@ -1,4 +1,4 @@
-//! `splitk-rewriter`: products with too few elements for all multiprocessors are summed up in several parts at once.
+//! `splitk-rewriter`: splits the sum of a product with too few elements to use all multiprocessors.
 //!
 //! ```text
 //!   d = f32[64,256] dot(x, y), contracting {1}x{0}
@@ -9,10 +9,10 @@
 //!   d = reduce(parts, 0), dimensions={0}
 //! ```
 //!
-//! The parts are in memory, as wide as the product is accumulated, until the last kernel that sums them up.
+//! The parts are in memory, in the accumulation type, until the last kernel sums them.
 //!
-//! Left alone: products that are no faster for it by the formula of XLA for an H100, those of 32-bit integers, and those over
-//! several dimensions of which none can be cut evenly. *Changed* means that a product was cut up.
+//! Left alone: products that XLA's formula for an H100 makes no faster, products of 32-bit integers, and products over
+//! several dimensions none of which divides evenly. *Changed* means that a product was split.
 
 use memplan_ir::{
     ArrayShape, BinaryOp, Dimensions, Dot, ElementType, InstructionId, Module, Op, PaddingDimension, Scalar,
@@ -26,11 +26,11 @@ use smallvec::SmallVec;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(transparent)]
 pub struct SplitkRewriter {
-    /// What parts cost and gain; `None` for those of the built-in compiler that runs the pass.
+    /// Costs and gains of parts; `None` for those of the built-in compiler that runs the pass.
     pub rules: Option<SplitkRules>,
 }
 
-/// What parts cost and gain, in a unit of time of the compiler's own.
+/// Costs and gains of parts, in the compiler's own unit of time.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SplitkRules {
@@ -59,7 +59,7 @@ impl Pass for SplitkRewriter {
     }
 
     fn description(&self) -> &'static str {
-        "sum up small matrix products in several parts, as XLA's GPU compiler does"
+        "split the sums of small matrix products into several parts, as XLA's GPU compiler does"
     }
 
     fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
@@ -197,7 +197,7 @@ impl Product {
     }
 }
 
-/// What is loaded for an operand: conversions and the like happen in the kernel.
+/// The element type that is loaded for an operand: conversions and similar operations happen in the kernel.
 fn loaded(r: &Rewriter<'_>, mut id: InstructionId) -> ElementType {
     while r.op(id).is_elementwise() && r.operands(id).len() == 1 {
         id = r.operand(id, 0);
@@ -212,7 +212,7 @@ fn accumulator(element_type: ElementType) -> ElementType {
     }
 }
 
-/// An operand with one dimension cut: the parts stand before what is left of it.
+/// An operand with one dimension split: the parts precede the rest of it.
 fn with_parts(
     r: &mut Rewriter<'_>,
     mut operand: InstructionId,

@@ -1,4 +1,4 @@
-//! The program of one device, of a program whose parameters are spread over several.
+//! The program of one device, for a program whose parameters are sharded.
 //!
 //! ```text
 //!   w = f32[4096,4096] parameter(0), sharding={devices=[8,1]<=[8]}     w = f32[512,4096] parameter(0)
@@ -7,12 +7,12 @@
 //!                                                                      y = f32[128,4096] dot(x, a)
 //! ```
 //!
-//! As XLA's partitioner does (seen on jaxlib 0.10.2), what is made of a part is a part: of products, rows of the left operand
-//! before columns of the right one, and whatever else is needed whole is gathered. Where what is summed up is cut, every device
-//! sums up its part, and an all-reduce adds up the sums.
+//! As in XLA's partitioner (seen on jaxlib 0.10.2), results of sharded operands are sharded: for products, by rows of
+//! the left operand rather than columns of the right one. Operands needed whole are gathered. If the contracted
+//! dimension is sharded, every device sums its shard, and an all-reduce adds the sums.
 //!
-//! Knows programs in which each parameter is whole or cut along one dimension, by all devices, and which have no loops or
-//! conditionals; of others there is no program of one device.
+//! Supports programs without loops or conditionals in which each parameter is whole or sharded along one dimension by
+//! all devices; returns no program for others.
 
 use memplan_ir::{
     BinaryOp, Collective, ComputationId, Cursor, DotOperand, ElementType, Insert, Instruction, InstructionId,
@@ -78,11 +78,11 @@ fn cuts_of_parameters(module: &Module, devices: i64) -> Option<Vec<(usize, usize
 
 struct Partitioner {
     sharding: Sharding,
-    /// Computations that add up numbers, by what they add.
+    /// Computations that add numbers, by element type.
     adders: Vec<(ElementType, ComputationId)>,
 }
 
-/// What a dimension of an operand is to a product, and its number among those.
+/// The role of an operand's dimension in a product, and its number in that role.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     Batch(usize),
@@ -103,7 +103,7 @@ impl Partitioner {
         module.list(id);
     }
 
-    /// Lets an instruction work on parts, or gathers what it needs whole.
+    /// Applies an instruction to shards, or gathers the operands that it needs whole.
     fn take_parts(
         &mut self,
         module: &mut Module,

@@ -1,4 +1,4 @@
-//! `stable-sort-expander`: sorting that keeps the order of what is equal, by a sort that does not.
+//! `stable-sort-expander`: implements a stable sort by an unstable one.
 //!
 //! ```text
 //!   s = f32[n] sort(x), is_stable=true      =>     i = s32[n] iota()
@@ -6,9 +6,9 @@
 //!                                                  s = f32[n] get-tuple-element(t), index=0
 //! ```
 //!
-//! XLA's GPU compiler has no stable sort: it sorts the places along with the elements, as long as there is no operand of
-//! them yet, and lets them decide between equals. Here the comparator stays as it is, and with it `is_stable`; what counts
-//! is the array of places. Left alone: sorts with control dependencies. *Changed* means that a sort got one.
+//! XLA's GPU compiler has no stable sort: it also sorts the positions of elements, unless they are an operand already,
+//! and compares them to break ties. Here the comparator and `is_stable` stay; only the array of positions matters. Left
+//! alone: sorts with control dependencies. *Changed* means that a sort got positions.
 
 use memplan_ir::{ArrayShape, Cursor, ElementType, Insert, InstructionId, Module, Names, Op, Shape};
 use memplan_rewriter::{Context, PassError, PassFn};
@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 /// The pass.
 pub const STABLE_SORT_EXPANDER: PassFn = PassFn {
     name: "stable-sort-expander",
-    description: "sort places along with elements where equals keep their order, as XLA's GPU compiler does",
+    description: "sort positions along with elements in stable sorts, as XLA's GPU compiler does",
     run,
 };
 
@@ -51,7 +51,7 @@ fn lacks_places(module: &Module, id: InstructionId) -> bool {
     instruction.control_predecessors.is_empty() && !instruction.operands.iter().any(is_places)
 }
 
-/// Puts the sort of elements and places where the sort stood; the old instruction becomes what its readers expect.
+/// Replaces the sort by one of elements and positions; the old instruction becomes the result that its readers expect.
 fn add_places(module: &mut Module, id: InstructionId, names: &mut Names) {
     let sort = module.instructions[id].clone();
     let Op::Sort { dimension, .. } = sort.op else { unreachable!("only sorts lack places") };
@@ -79,7 +79,7 @@ fn add_places(module: &mut Module, id: InstructionId, names: &mut Names) {
     module.list(id);
 }
 
-/// A comparator that is handed two places as well, and does not look at them.
+/// A comparator that also takes two positions, and ignores them.
 fn with_two_more(
     module: &mut Module,
     comparator: memplan_ir::ComputationId,

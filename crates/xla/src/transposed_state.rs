@@ -1,4 +1,4 @@
-//! `transposed-state`: copies of values that are transposed views where loops or the caller take them.
+//! `transposed-state`: copies transposed views that loops or the caller read.
 //!
 //! ```text
 //!   t = f32[8,4] transpose(x)              t = f32[8,4] transpose(x)
@@ -8,11 +8,11 @@
 //!                                          ROOT r = tuple(c)
 //! ```
 //!
-//! XLA assigns layouts from the parameters on: a transpose is another view of the same bytes, and so is what is computed
-//! from it elementwise. Only where row-major order is called for are elements moved, by a copy that is fused with the
-//! transpose. For elements of tuples that are handed to a loop or to the caller it is not fused: the copy reads an element
-//! of the old tuple, and tuples are simplified only after fusion. Here layouts are row-major throughout, so this pass says
-//! what becomes of it: `tuple-simplifier` is to run after fusion.
+//! XLA assigns layouts from the parameters on: a transpose is another view of the same bytes, and so are elementwise
+//! results of it. Elements move only where row-major order is required, by a copy that is fused with the transpose. For
+//! tuple elements passed to a loop or the caller it is not fused: the copy reads an element of the old tuple, and
+//! tuples are simplified only after fusion. Here all layouts are row-major, so this pass inserts the copies;
+//! `tuple-simplifier` must run after fusion.
 //!
 //! Left alone: results that are not tuples. *Changed* means that there is a new copy.
 
@@ -23,7 +23,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// The pass.
 pub const TRANSPOSED_STATE: PassFn = PassFn {
     name: "transposed-state",
-    description: "copy what stands transposed where loops or the caller take it, as XLA's CPU compiler does",
+    description: "copy transposed views that loops or the caller read, as XLA's CPU compiler does",
     run,
 };
 

@@ -1,4 +1,4 @@
-//! `tree-reduction-rewriter`: long reductions as several short ones.
+//! `tree-reduction-rewriter`: splits long reductions into several short ones.
 //!
 //! ```text
 //!   r = s32[8] reduce(x, 0), dimensions={1}                        x: s32[8,4096]
@@ -8,9 +8,9 @@
 //!   r = s32[8] reduce(b, 0), dimensions={1}
 //! ```
 //!
-//! XLA's CPU compiler does so for precision, to reductions that its library does not take (seen on jaxlib 0.10.2). It fuses
-//! nothing into a reduce-window, so that what is reduced is in memory. Left alone: what a fusion computes, several arrays at
-//! once, and no more than 32 elements. *Changed* means that there was a long reduction.
+//! XLA's CPU compiler does this for precision, in reductions that its library does not support (seen on jaxlib 0.10.2).
+//! It fuses nothing into a reduce-window, so the operand is in memory. Left alone: reductions inside fusions, of
+//! several arrays at once, or of at most 32 elements. *Changed* means that there was a long reduction.
 
 use memplan_ir::{ComputationId, InstructionId, Module, Op, Shape, Window, WindowDimension};
 use memplan_rewriter::{Context, PassError, PassFn, Rewriter, call_graph};
@@ -19,7 +19,7 @@ use rustc_hash::FxHashSet;
 /// The pass.
 pub const TREE_REDUCTION_REWRITER: PassFn = PassFn {
     name: "tree-reduction-rewriter",
-    description: "make trees of long reductions, as XLA's CPU compiler does",
+    description: "split long reductions into trees, as XLA's CPU compiler does",
     run,
 };
 

@@ -1,4 +1,4 @@
-//! `triangular-solve-layouts`: matrices of triangular solves by columns, as LAPACK takes them.
+//! `triangular-solve-layouts`: makes matrices of triangular solves column-major, as LAPACK requires.
 //!
 //! ```text
 //!   x = triangular-solve(a, b), left_side=true, lower=true
@@ -9,9 +9,10 @@
 //!   x = transpose(xt)
 //! ```
 //!
-//! XLA's CPU compiler calls LAPACK, its GPU compiler cuBLAS, and both libraries want columns (seen on jaxlib 0.10.2). A
-//! matrix by columns is its transpose by rows, so the same numbers are where the libraries have them. Left alone: solves
-//! from the right, which were turned already. *Changed* means that a solve was turned.
+//! XLA's CPU compiler calls LAPACK, its GPU compiler cuBLAS, and both libraries require columns (seen on jaxlib
+//! 0.10.2). A column-major matrix is its row-major transpose, so the transposed solve has the numbers where the
+//! libraries need them. Left alone: solves from the right, which were transposed already. *Changed* means that a solve
+//! was transposed.
 
 use memplan_ir::{Dimensions, InstructionId, Module, Op};
 use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
@@ -19,7 +20,7 @@ use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
 /// The pass.
 pub const TRIANGULAR_SOLVE_LAYOUTS: PassFn = PassFn {
     name: "triangular-solve-layouts",
-    description: "hand matrices to triangular solves by columns, as XLA's CPU and GPU compilers do",
+    description: "make matrices of triangular solves column-major, as XLA's CPU and GPU compilers do",
     run,
 };
 

@@ -1,4 +1,4 @@
-//! `windows-outside-lanes`: windows that overlap do not move along the dimension that lies in lanes.
+//! `windows-outside-lanes`: overlapping windows must not move along the dimension in lanes.
 //!
 //! ```text
 //!                                                  c = f32[1,112,112,64]{3,2,1,0:T(8,128)} copy(x)
@@ -7,13 +7,13 @@
 //!   x: f32[1,112,112,64]{2,3,1,0:T(8,128)}
 //! ```
 //!
-//! The machine's own layout puts the width of an image into lanes where that takes less padding than features do. Windows
-//! that overlap there read the same lanes several times, which a TPU cannot do at speed, so libtpu copies the array: of the
-//! dimensions that no window covers, the one that takes the fewest bytes goes into lanes, all others keep their order.
-//! Gradients of windows choose a place within each, so for them every window counts.
+//! The machine's default layout puts the width of an image into lanes if that needs less padding than features do.
+//! Windows that overlap there read the same lanes several times, which a TPU does slowly, so libtpu copies the array:
+//! of the dimensions without windows, the one that needs the fewest bytes goes into lanes, all others keep their order.
+//! Gradients of windows choose a position in each, so for them every window counts.
 //!
-//! Runs after kernels were formed. Left alone: windows within fusions, which read what the kernel has computed, windows
-//! that cover all dimensions, and machines without tiles. *Changed* means that there is a new copy.
+//! Runs after fusion. Left alone: windows inside fusions, which read computed values, windows that cover all
+//! dimensions, and machines without tiles. *Changed* means that there is a new copy.
 
 use memplan_ir::{ArrayShape, InstructionId, Module, Names, Op, Shape, Window, WindowDimension, copy_into};
 use memplan_memory::Target;
@@ -22,7 +22,7 @@ use memplan_rewriter::{Context, PassError, PassFn, call_graph};
 /// The pass.
 pub const WINDOWS_OUTSIDE_LANES: PassFn = PassFn {
     name: "windows-outside-lanes",
-    description: "copy what overlapping windows would move along in lanes, as XLA's TPU compiler does",
+    description: "copy arrays along whose lanes overlapping windows would move, as XLA's TPU compiler does",
     run,
 };
 
@@ -44,7 +44,7 @@ fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
     Ok(changed)
 }
 
-/// Operands that windows would move along in lanes, and how they should lie instead.
+/// Operands along whose lanes windows would move, with the layouts that they should have.
 fn wanted(module: &Module, id: InstructionId, target: &Target) -> Vec<(usize, ArrayShape)> {
     let instruction = &module.instructions[id];
     let (window, moves): (_, fn(&WindowDimension) -> bool) = match &instruction.op {
@@ -57,8 +57,8 @@ fn wanted(module: &Module, id: InstructionId, target: &Target) -> Vec<(usize, Ar
     arrays.filter_map(|(i, array)| Some((i, outside_lanes(array, window, moves, target)?))).collect()
 }
 
-/// A tiled array with lanes that hold no dimension of a window; `None` if it lies so, or no dimension is free. Initial values
-/// have no dimensions.
+/// A tiled array with lanes that hold no dimension of a window; `None` if it has such a layout already, or if no
+/// dimension is free. Initial values have no dimensions.
 fn outside_lanes(
     array: &ArrayShape,
     window: &Window,

@@ -1,4 +1,4 @@
-//! Why a plan needs another number of bytes: changes at the peak that have one reason.
+//! Causes: groups changes at the peak that have one reason.
 
 use std::collections::BTreeMap;
 
@@ -14,9 +14,10 @@ use super::{Figure, ValueChange, difference};
 /// A reason for several changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cause {
-    /// What kind of reason.
+    /// The kind of reason.
     pub kind: CauseKind,
-    /// By how many bytes the peak grew for it; of [`CauseKind::Donation`] and [`CauseKind::Fragmentation`], the total.
+    /// The growth of the peak for this reason; for [`CauseKind::Donation`] and [`CauseKind::Fragmentation`], of the
+    /// total.
     pub bytes: i128,
     /// The reason in words.
     pub what: String,
@@ -30,7 +31,7 @@ pub enum CauseKind {
     Dimension,
     /// Values have another element type.
     ElementType,
-    /// What the backward half needs is kept, or not kept any more.
+    /// Values for the backward half are kept, or are not kept any more.
     Residuals,
     /// There are more or fewer values of the same kind.
     Number,
@@ -40,15 +41,15 @@ pub enum CauseKind {
     New,
     /// Values are not live at the peak any more.
     Gone,
-    /// The peak is at another place of the program: by how much more is live there, in the program whose peak is the smaller.
+    /// The peak is at another place of the program: the growth there, in the program whose peak is the smaller.
     PeakMoved,
-    /// Results live in arguments, or do so no more.
+    /// Results live in arguments, or do not any more.
     Donation,
-    /// The arena has more or fewer bytes that hold nothing.
+    /// The arena has more or fewer unused bytes.
     Fragmentation,
 }
 
-/// Kinds of values that are named for a reason.
+/// The most kinds of values to name per cause.
 const NAMED: usize = 3;
 
 /// The classes of `ValueChange` as the plan file writes them.
@@ -56,11 +57,11 @@ const INPUT: &str = "input";
 const PARAMETER: &str = "parameter";
 const ACTIVATION: &str = "activation";
 
-/// What JAX calls operations that the backward half computes again.
+/// JAX's name for operations that the backward half recomputes.
 const RECOMPUTED: &str = "rematted_computation";
 
-/// Finds the reasons for what changed at the peak of one memory, the most bytes first. Arguments are named for dimensions;
-/// those that changed are among the changes of main memory. Linear in the changes.
+/// Finds the causes of changes at the peak of one memory, the most bytes first. Arguments name dimensions; changed
+/// arguments are among the changes of main memory. Linear in the changes.
 pub(super) fn causes(changes: &[ValueChange], arguments: &[ValueChange], totals: &[Figure]) -> Vec<Cause> {
     let mut scaled: Scaled<'_> = FxHashMap::default();
     for argument in arguments.iter().filter(|change| [INPUT, PARAMETER].contains(&change.class.as_str())) {
@@ -78,7 +79,7 @@ pub(super) fn causes(changes: &[ValueChange], arguments: &[ValueChange], totals:
         changes.iter().any(|change| change.after.is_some() && change.operation.contains(RECOMPUTED));
     for cause in causes.iter_mut().filter(|cause| cause.kind == CauseKind::Residuals && cause.bytes < 0) {
         if is_recomputed {
-            cause.what.push_str(&format!("; it is computed again there (`{RECOMPUTED}`)"));
+            cause.what.push_str(&format!("; it is recomputed there (`{RECOMPUTED}`)"));
         }
     }
     causes.extend(totals.iter().filter(|figure| figure.name == "fragmentation").map(fragmentation));
@@ -86,16 +87,16 @@ pub(super) fn causes(changes: &[ValueChange], arguments: &[ValueChange], totals:
     causes
 }
 
-/// The most bytes first, without those that make no difference.
+/// The most bytes first, without causes of zero bytes.
 pub(super) fn sort(causes: &mut Vec<Cause>) {
     causes.retain(|cause| cause.bytes != 0);
     causes.sort_by_key(|cause| std::cmp::Reverse(cause.bytes.unsigned_abs()));
 }
 
-/// Arguments by what their dimensions changed by.
+/// Arguments by the ratios of their dimensions.
 type Scaled<'c> = FxHashMap<Ratio, Vec<&'c ValueChange>>;
 
-/// What changes with one reason have in common.
+/// The common property of changes with one cause.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Reason {
     /// Dimensions changed by these ratios.
@@ -103,7 +104,7 @@ enum Reason {
     ElementType(String, String),
     Number(usize, usize),
     Shape,
-    /// The class, and whether it is there after the change.
+    /// The class, and whether it exists after the change.
     Alone(String, bool),
 }
 
@@ -113,7 +114,7 @@ impl Reason {
             return Reason::Alone(change.class.clone(), change.after.is_some());
         };
         let ratios = ratios_of(change);
-        // Several are a reason only where arguments changed so, too: otherwise it is another shape.
+        // Several ratios are a cause only if arguments changed by them too; otherwise it is another shape.
         if ratios.len() == 1 || (ratios.len() > 1 && ratios.iter().all(|ratio| scaled.contains_key(ratio))) {
             return Reason::Ratios(ratios);
         }
@@ -156,7 +157,7 @@ impl Reason {
     }
 }
 
-/// The dimensions that differ, with their numbers; none where there are more or fewer of them than before.
+/// The dimensions that differ, with their numbers; none if their number changed.
 fn changed_dimensions(change: &ValueChange) -> Vec<(usize, u64, u64)> {
     let (Some(before), Some(after)) = (&change.before, &change.after) else { return Vec::new() };
     let (from, to) = (ShapeText::new(&before.shape).dimensions(), ShapeText::new(&after.shape).dimensions());
@@ -167,7 +168,7 @@ fn changed_dimensions(change: &ValueChange) -> Vec<(usize, u64, u64)> {
     pairs.filter(|(_, (a, b))| a != b).map(|(d, (a, b))| (d, a, b)).collect()
 }
 
-/// By what dimensions changed: each ratio once, in order.
+/// The ratios by which dimensions changed: each once, in order.
 fn ratios_of(change: &ValueChange) -> Vec<Ratio> {
     let mut ratios: Vec<Ratio> = Vec::new();
     for (_, a, b) in changed_dimensions(change) {
@@ -207,15 +208,15 @@ fn dimensions(ratios: &[Ratio], changes: &[&ValueChange], scaled: &Scaled<'_>) -
     )
 }
 
-/// `batch 8 -> 16`: the dimension as the inputs have it, else as the parameters have it, else the smallest that there
-/// is, since others are products of it.
+/// `batch 8 -> 16`: the dimension of the inputs, else of the parameters, else the smallest one, since larger ones are
+/// products of it.
 fn dimension(ratio: Ratio, changes: &[&ValueChange], scaled: &Scaled<'_>) -> String {
     let arguments = scaled.get(&ratio).map_or(&[][..], |arguments| arguments);
     let of_class =
         |class: &'static str| arguments.iter().copied().filter(move |change| change.class == class);
     let (inputs, parameters) = (size(of_class(INPUT), ratio), size(of_class(PARAMETER), ratio));
     let bytes = |class: &'static str| of_class(class).map(ValueChange::bytes).sum::<i128>().unsigned_abs();
-    // A table of few values may look like a weight; where the model grew, its weights are most of what did.
+    // A table of few values may look like a weight; if the model grew, most of the growth is in its weights.
     let is_model = bytes(PARAMETER) > bytes(INPUT);
     let (what, sizes) = match (inputs, parameters, size(changes.iter().copied(), ratio)) {
         (Some((sizes, true)), _, _) if !is_model => ("batch", sizes),
@@ -227,8 +228,8 @@ fn dimension(ratio: Ratio, changes: &[&ValueChange], scaled: &Scaled<'_>) -> Str
     format!("{what} {} -> {}", sizes.0, sizes.1)
 }
 
-/// The smallest dimension that changed by a ratio, before and after, and whether it is the first of a value, and no other
-/// changed so.
+/// The smallest dimension that changed by a ratio, before and after, and whether it is the first dimension of a value
+/// and the only one that changed by it.
 fn size<'c>(changes: impl Iterator<Item = &'c ValueChange>, ratio: Ratio) -> Option<((u64, u64), bool)> {
     let sizes = changes.filter_map(|change| {
         let mut by_ratio = changed_dimensions(change);
@@ -239,7 +240,7 @@ fn size<'c>(changes: impl Iterator<Item = &'c ValueChange>, ratio: Ratio) -> Opt
     sizes.min_by_key(|&(sizes, is_first)| (sizes, !is_first))
 }
 
-/// The largest of some changes by operation, and how many others there are.
+/// The largest of some changes by operation, and the number of others.
 fn named(changes: &[&ValueChange]) -> String {
     let mut names: Vec<String> = Vec::new();
     for change in changes {
@@ -288,11 +289,11 @@ pub fn signed(bytes: i128) -> String {
     format!("{}{size}", if bytes < 0 { "-" } else { "+" })
 }
 
-/// Results that live in donated arguments on one side only.
+/// Results that live in donated arguments on only one side.
 pub(super) fn donation(before: &PlanFile, after: &PlanFile) -> Option<Cause> {
     let share = |plan: &PlanFile| (plan.totals.outputs.0, plan.totals.aliased.0);
     let ((outputs_a, aliased_a), (outputs_b, aliased_b)) = (share(before), share(after));
-    // All or nothing: a larger batch has larger results in the same arguments.
+    // Only all or none: a larger batch has larger results in the same arguments.
     let is_lost = aliased_a > 0
         && u128::from(aliased_b) * u128::from(outputs_a) < u128::from(aliased_a) * u128::from(outputs_b) / 2;
     let is_won = aliased_b > 0
@@ -312,8 +313,8 @@ pub(super) fn donation(before: &PlanFile, after: &PlanFile) -> Option<Cause> {
     })
 }
 
-/// The peak is at another place; `there` is what changed at the place that no other cause speaks of, which is where the peak
-/// was if the program grew.
+/// The move of the peak to another place; `there` is the change at the compared place without the other causes: the
+/// place of the old peak if the program grew.
 pub(super) fn moved(Moved { from, to }: &Moved, bytes: i128, grew: bool, there: &[ValueChange]) -> Cause {
     let name = |place: &Place| match &place.source {
         Some(source) => format!("{} ({source})", place.operation),

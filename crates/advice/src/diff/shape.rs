@@ -1,4 +1,4 @@
-//! Shapes as plan files write them, and by what they grow.
+//! Shapes as plan files write them, and the ratios by which they grow.
 
 use indexmap::IndexMap;
 
@@ -11,24 +11,24 @@ pub(super) struct ShapeText<'t> {
 }
 
 impl<'t> ShapeText<'t> {
-    /// Takes `f32[8,16]{1,0}` apart; whatever has no brackets is an element type alone.
+    /// Parses `f32[8,16]{1,0}`; text without brackets is only an element type.
     pub(super) fn new(text: &'t str) -> ShapeText<'t> {
         let (element, rest) = text.split_once('[').unwrap_or((text, ""));
         ShapeText { element, dimensions: rest.split(']').next().unwrap_or_default() }
     }
 
-    /// The dimensions; one that is no number, as of a dynamic shape, is 0.
+    /// The dimensions; a dimension that is not a number (in a dynamic shape) is 0.
     pub(super) fn dimensions(self) -> Vec<u64> {
         let parts = self.dimensions.split(',').filter(|part| !part.is_empty());
         parts.map(|part| part.trim_start_matches("<=").parse().unwrap_or(0)).collect()
     }
 }
 
-/// By what a dimension changed, in lowest terms: from, to.
+/// The ratio of a dimension, in lowest terms: from, to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Ratio(pub(super) u64, pub(super) u64);
 
-/// Most ratios that are told apart: batch, length and width may change at a time, and hardly more.
+/// The most ratios to distinguish: batch, length and width may change together, and hardly more.
 const MOST_RATIOS: usize = 3;
 
 impl Ratio {
@@ -38,7 +38,7 @@ impl Ratio {
     }
 }
 
-/// By what the dimensions of some pairs of shapes changed, what most did first.
+/// The ratios of the dimensions of some pairs of shapes, the most frequent first.
 pub(super) fn ratios<'s>(pairs: impl Iterator<Item = (&'s [u64], &'s [u64])>) -> Vec<Ratio> {
     let mut votes: IndexMap<Ratio, usize> = IndexMap::new();
     for (from, to) in pairs {
@@ -50,7 +50,7 @@ pub(super) fn ratios<'s>(pairs: impl Iterator<Item = (&'s [u64], &'s [u64])>) ->
     votes.into_keys().take(MOST_RATIOS).collect()
 }
 
-/// Whether every dimension is as it was, or changed by one of some ratios.
+/// Whether every dimension is unchanged, or changed by one of these ratios.
 pub(super) fn is_scaled(from: &[u64], to: &[u64], ratios: &[Ratio]) -> bool {
     let is_so = |(&from, &to): (&u64, &u64)| from == to || ratios.contains(&Ratio::of(from, to));
     from.len() == to.len() && from.iter().zip(to).all(is_so)

@@ -1,4 +1,4 @@
-//! Data that is part of the program: arrays that a function has captured rather than been given.
+//! Constants of the program: arrays that a function captured instead of taking as arguments.
 
 use memplan_ir::{Literal, Op};
 use memplan_memory::{AllocationKind, Bytes};
@@ -16,7 +16,7 @@ pub struct ConstantNote {
     pub shape: String,
     /// Its bytes.
     pub bytes: Bytes,
-    /// The line of the user's program that it is used at.
+    /// The line of the user's program that uses it.
     pub source: Option<String>,
     /// Another constant with the same data.
     pub same_as: Option<String>,

@@ -1,4 +1,4 @@
-//! Which arguments the caller gives up, what that brings, and which others could be given up.
+//! Which arguments the caller donates, what that saves, and which others could be donated.
 
 use std::collections::VecDeque;
 
@@ -16,44 +16,44 @@ use super::Subject;
 pub struct ArgumentNote {
     /// Number of the parameter.
     pub number: u32,
-    /// Where in the parameter.
+    /// The index within the parameter.
     pub index: Vec<u32>,
-    /// Its name in the framework, or else the instruction's.
+    /// Its name in the framework, or the name of its instruction.
     pub name: String,
     /// Its shape, as HLO writes it.
     pub shape: String,
     /// Its bytes.
     pub bytes: Bytes,
-    /// What it is.
+    /// Its class.
     pub class: String,
-    /// Whether it is given up.
+    /// Whether it is donated.
     pub donation: Donation,
     /// Why, in words.
     pub why: String,
 }
 
-/// Whether an argument is given up, and whether that helps.
+/// Whether an argument is donated, and whether that helps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Donation {
-    /// It is, and a result lives in its memory, so that it needs none of its own.
+    /// It is donated, and a result lives in its memory.
     Used,
-    /// It is, but no result can live there. XLA uses donated memory for results alone.
+    /// It is donated, but no result can live there. XLA uses donated memory only for results.
     Unused,
-    /// It is not, but a result could live in its memory.
+    /// It is not donated, but a result could live in its memory.
     Possible,
-    /// It is not, and no result has its shape.
+    /// It is not donated, and no result has its shape.
     Useless,
 }
 
-/// Bytes of arguments by what becomes of them.
+/// Bytes of arguments by donation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DonationTotals {
-    /// Given up and used.
+    /// Donated and used.
     pub used: Bytes,
-    /// Given up in vain.
+    /// Donated in vain.
     pub unused: Bytes,
-    /// Not given up, though a result could take their place: what donation would save.
+    /// Not donated, although a result could live there: what donation would save.
     pub possible: Bytes,
 }
 
@@ -96,13 +96,16 @@ pub(super) fn arguments(subject: &Subject<'_>) -> Vec<ArgumentNote> {
                 (Donation::Used, format!("{} lives in it", result(&alias.output_index)))
             } else if given.contains(&key) {
                 let bytes = subject.target.size_of(shape);
-                let mut why = format!("no result takes {bytes}, which XLA asks for{}", free.closest(bytes));
+                let mut why = format!(
+                    "XLA requires a result of exactly {bytes}, and there is none{}",
+                    free.closest(bytes)
+                );
                 if let Some(other) = lives_in.get(&(number, index.clone())) {
                     why += &format!("; `{other}` lives in it in this plan, but not in XLA's");
                 }
                 (Donation::Unused, why)
             } else if array.rank() == 0 {
-                (Donation::Useless, "it is a number".to_string())
+                (Donation::Useless, "it is a scalar".to_string())
             } else {
                 match free.take(shape) {
                     Some(index) => (Donation::Possible, format!("{} could live in it", result(&index))),
@@ -124,11 +127,11 @@ pub(super) fn arguments(subject: &Subject<'_>) -> Vec<ArgumentNote> {
     notes
 }
 
-/// Results that live in no argument.
+/// Results that do not live in an argument.
 struct FreeResults {
     /// By shape, in order.
     by_shape: FxHashMap<String, VecDeque<ShapeIndex>>,
-    /// What each takes, and its shape.
+    /// Bytes and shape of each.
     sizes: Vec<(Bytes, String)>,
 }
 
@@ -152,7 +155,7 @@ impl FreeResults {
         self.by_shape.get_mut(&memplan_hlo::shape_text(&without_layout(shape)))?.pop_front()
     }
 
-    /// The result that comes closest to a number of bytes, as the rest of a sentence.
+    /// The result closest to a number of bytes, as the end of a sentence.
     fn closest(&self, bytes: Bytes) -> String {
         let closest = self.sizes.iter().min_by_key(|(size, _)| size.0.abs_diff(bytes.0));
         match closest {
@@ -162,7 +165,7 @@ impl FreeResults {
     }
 }
 
-/// For each part of a parameter in whose memory something else has been placed, the first such thing.
+/// For each part of a parameter, the first other value in its memory.
 fn other_values_in_arguments(subject: &Subject<'_>) -> FxHashMap<(u32, ShapeIndex), String> {
     let mut others = FxHashMap::default();
     let flow = &subject.facts().flow;

@@ -1,4 +1,4 @@
-//! What the usual compiler will make of a program that no compiler has worked on yet.
+//! The estimate of the usual compiler for a program that no compiler has changed yet.
 
 use memplan_driver::{Estimate, estimate};
 use memplan_ir::Module;
@@ -9,30 +9,29 @@ use serde::Serialize;
 use super::Subject;
 use super::copies::{CopyNote, copies};
 
-/// What the usual compiler for a machine is expected to make of a program.
+/// The estimate of the usual compiler for a machine.
 #[derive(Debug)]
 pub struct Expected {
     /// The compiler.
     pub compiler: Compiler,
-    /// The program as it will be, and what that needs.
+    /// The estimate.
     pub estimate: Estimate,
 }
 
-/// What a compiler will need, as a report has it.
+/// The estimate, as a report shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ExpectedTotal {
-    /// Whose figure it is.
+    /// The compiler's name.
     pub compiler: String,
     /// Arguments, outputs that are not aliased, and temporaries.
     pub total: Bytes,
 }
 
 impl Expected {
-    /// Estimates the compiler that people have for the machine. `None` where a compiler has scheduled the module already,
-    /// where none is known for the machine, where the module is so large that the answer takes seconds, and where there is
-    /// no estimate.
+    /// Estimates the usual compiler for the machine. `None` if a compiler has scheduled the module already, if no
+    /// compiler is known for the machine, if the estimate would take seconds, or if it fails.
     pub fn new(module: &Module, target: &Target) -> Option<Expected> {
-        /// An estimate takes about a second for so many.
+        /// An estimate of this many instructions takes about a second.
         const MOST_INSTRUCTIONS: usize = 50_000;
         if module.is_scheduled || module.instructions.len() > MOST_INSTRUCTIONS {
             return None;
@@ -42,12 +41,12 @@ impl Expected {
         Some(Expected { compiler, estimate })
     }
 
-    /// What it will need.
+    /// The estimate.
     pub fn total(&self) -> ExpectedTotal {
         ExpectedTotal { compiler: self.compiler.name.clone(), total: self.estimate.total }
     }
 
-    /// The copies that it will make. Linear in the module.
+    /// The copies that the compiler will make. Linear in the module.
     pub(super) fn copies(&self, target: &Target) -> Vec<CopyNote> {
         let Estimate { module, planned, copies: inserted, .. } = &self.estimate;
         let machine = self.compiler.on(target);

@@ -1,9 +1,9 @@
-//! What a person names: a value, an argument, a line of the program.
+//! Finds what a user names: a value, an argument, or a line of the program.
 
 use memplan_analysis::{Sources, operation};
 use memplan_ir::{InstructionId, Module, ShapeIndex};
 
-/// What a name stands for.
+/// What a name refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NamedItem {
     /// One instruction, or a part of its result.
@@ -12,13 +12,13 @@ pub enum NamedItem {
     Several(Vec<InstructionId>),
 }
 
-/// Nothing has this name.
+/// The program has nothing of this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the program has no instruction, argument, operation or line `{name}`{}", suggestions(.close))]
 pub struct UnknownName {
     /// The name.
     pub name: String,
-    /// Names that are like it, the closest first.
+    /// Similar names, the most similar first.
     pub close: Vec<String>,
 }
 
@@ -29,7 +29,7 @@ fn suggestions(close: &[String]) -> String {
     }
 }
 
-/// How many names are suggested, and how like they are at least.
+/// The number of suggestions, and their minimum similarity.
 const MOST_SUGGESTIONS: usize = 5;
 const LEAST_LIKENESS: f64 = 0.75;
 
@@ -37,7 +37,7 @@ const LEAST_LIKENESS: f64 = 0.75;
 /// module and its call stacks.
 ///
 /// # Errors
-/// Nothing has this name.
+/// The program has nothing of this name.
 pub fn find(module: &Module, name: &str) -> Result<NamedItem, UnknownName> {
     let name = name.trim();
     let (stem, index) = with_index(name.strip_prefix('%').unwrap_or(name));
@@ -59,7 +59,7 @@ pub fn find(module: &Module, name: &str) -> Result<NamedItem, UnknownName> {
     }
 }
 
-/// A name without the index behind it: `while.2{1}`.
+/// Splits a name from the index behind it: `while.2{1}`.
 fn with_index(name: &str) -> (&str, Option<ShapeIndex>) {
     let parsed = name.strip_suffix('}').and_then(|name| name.rsplit_once('{'));
     let index = parsed.and_then(|(_, index)| {
@@ -72,8 +72,7 @@ fn with_index(name: &str) -> (&str, Option<ShapeIndex>) {
     }
 }
 
-/// The instructions that were made at `file:line`, or by what is called there. Of the file, any part that ends it is
-/// enough.
+/// The instructions made at `file:line`, or by functions called there. Any suffix of the file's path suffices.
 fn at_line(module: &Module, place: &str) -> Vec<InstructionId> {
     let Some((file, line)) = place.rsplit_once(':') else { return Vec::new() };
     let Ok(line) = line.parse::<i32>() else { return Vec::new() };
@@ -83,7 +82,7 @@ fn at_line(module: &Module, place: &str) -> Vec<InstructionId> {
     let sources = Sources::new(module);
     let is_at = |id: &InstructionId| {
         sources.frames(*id).any(|frame| {
-            // The whole path may be given, of which the module's common folder is not shown.
+            // The user may give the whole path, although reports omit the module's common folder.
             frame.line == line && (ends_with(frame.file, file) || ends_with(file, frame.file))
         })
     };

@@ -1,5 +1,5 @@
-//! Why a program needs what it needs: the peak, every copy, every argument that is or could be donated, what kernels
-//! reserve, and each value.
+//! Explains a program's memory: the peak, every copy, every argument that is or could be donated, memory reserved by
+//! kernels, and each value.
 
 mod constants;
 mod copies;
@@ -27,7 +27,7 @@ pub use value::{SharedBytes, ValueNote};
 
 use crate::{Words, peak_entries};
 
-/// A planned program that is to be explained.
+/// A planned program to explain.
 #[derive(Debug)]
 pub struct Subject<'a> {
     /// The program, as it is planned.
@@ -36,13 +36,13 @@ pub struct Subject<'a> {
     pub target: &'a Target,
     /// Its plan.
     pub planned: &'a Planned,
-    /// What its values are, in words.
+    /// Its values, in words.
     pub words: Words<'a>,
-    /// The copies that memplan has inserted to plan it; others were there before.
+    /// The copies that memplan inserted; the program had the others.
     pub inserted: &'a [InsertedCopy],
 }
 
-/// All that can be said of a program as a whole.
+/// Everything about the whole program.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Overview {
     /// Name of the module.
@@ -53,20 +53,20 @@ pub struct Overview {
     pub totals: Totals,
     /// The peak of each memory, the main memory first.
     pub peaks: Vec<PeakEntry>,
-    /// What the usual compiler for the target is expected to need, where no compiler has worked on the program yet. The
-    /// figures above are then those of the program as it was written.
+    /// The estimate of the target's usual compiler, if no compiler has changed the program yet. The figures above are
+    /// then of the program as written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected: Option<ExpectedTotal>,
-    /// Every copy, the largest first: those that the expected compiler will make, where there is one; else those of the
-    /// planned program.
+    /// Every copy, the largest first: those that the estimated compiler will make, if there is an estimate; else those
+    /// of the planned program.
     pub copies: Vec<CopyNote>,
-    /// Every array that the caller passes, by number.
+    /// Every array argument, by number.
     pub arguments: Vec<ArgumentNote>,
-    /// Bytes of donated arguments, and of those that could be.
+    /// Bytes of donated arguments, and of those that could be donated.
     pub donation: DonationTotals,
-    /// What kernels, collectives and transfers reserve besides results, the largest first.
+    /// Memory that kernels, collectives and transfers reserve in addition to results, the largest first.
     pub reserved: Vec<Reserved>,
-    /// Data that is part of the program, the largest first.
+    /// Constants of the program, the largest first.
     pub constants: Vec<ConstantNote>,
 }
 
@@ -81,8 +81,7 @@ impl<'a> Subject<'a> {
         Subject { module, target, planned, words: Words::new(module, &planned.facts), inserted }
     }
 
-    /// The program as a whole, with what is expected of the compiler that will work on it. Takes time close to linear in
-    /// the module.
+    /// The whole program, with the estimate of its usual compiler. Takes time close to linear in the module.
     pub fn overview(&self, expected: Option<&Expected>) -> Overview {
         let arguments = donation::arguments(self);
         Overview {

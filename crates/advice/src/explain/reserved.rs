@@ -8,7 +8,7 @@ use strum::IntoStaticStr;
 
 use super::Subject;
 
-/// Bytes that an instruction has to itself.
+/// Bytes that an instruction reserves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Reserved {
     /// The instruction.
@@ -19,24 +19,24 @@ pub struct Reserved {
     pub space: String,
     /// How many bytes.
     pub bytes: Bytes,
-    /// What for.
+    /// Their purpose.
     pub what: ReservedFor,
 }
 
-/// What bytes are reserved for.
+/// The purpose of reserved bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, IntoStaticStr)]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
 pub enum ReservedFor {
     /// Working memory of a kernel that the cores run, by the target's rule.
     Kernel,
-    /// Working memory that a library asks for: an array of bytes beside the results.
+    /// Working memory of a library: an array of bytes beside the results.
     Library,
-    /// The result of a collective, which stands beside what goes in.
+    /// The result of a collective, which needs memory in addition to its operands.
     Collective,
 }
 
-/// Everything that is reserved, the largest first. Linear in the module.
+/// All reserved memory, the largest first. Linear in the module.
 pub(super) fn reserved(subject: &Subject<'_>) -> Vec<Reserved> {
     let space_name = |space: MemorySpaceId| {
         subject.target.space(space).map_or_else(|| format!("memory {}", space.0), |space| space.name.clone())
@@ -75,7 +75,7 @@ pub(super) fn reserved(subject: &Subject<'_>) -> Vec<Reserved> {
     all
 }
 
-/// Bytes beside the first result of a call of a library: one row of bytes.
+/// Bytes beside the first result of a library call: one row of bytes.
 fn workspace(subject: &Subject<'_>, shape: &Shape) -> Bytes {
     let Shape::Tuple(elements) = shape else { return Bytes::ZERO };
     let is_workspace = |shape: &&Shape| {
@@ -87,7 +87,7 @@ fn workspace(subject: &Subject<'_>, shape: &Shape) -> Bytes {
     workspaces.map(|shape| subject.target.size_of(shape)).fold(Bytes::ZERO, Bytes::saturating_add)
 }
 
-/// Whether a result is where an operand is.
+/// Whether a result shares the memory of an operand.
 fn is_in_place(subject: &Subject<'_>, id: InstructionId) -> bool {
     let flow = &subject.facts().flow;
     let place = |id: InstructionId| {

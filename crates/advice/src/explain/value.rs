@@ -1,4 +1,5 @@
-//! One value: who made it, who reads it, why it lives as long, whose bytes it shares, and what would free it.
+//! Explains one value: its definition, its readers, why it lives so long, the values that share its bytes, and how to
+//! free it.
 
 use memplan_analysis::{Phase, Time, ValueClass, ValueId, ValueKind, operation};
 use memplan_ir::{InstructionId, Op};
@@ -9,10 +10,10 @@ use serde::Serialize;
 use super::{ArgumentNote, Donation, Subject, donation};
 use crate::shape_at;
 
-/// What there is to say of one value.
+/// The explanation of one value.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ValueNote {
-    /// The instruction that makes it, and where in its result.
+    /// The instruction that makes it, and the index into its result.
     pub name: String,
     /// Its computation.
     pub computation: String,
@@ -20,31 +21,31 @@ pub struct ValueNote {
     pub opcode: String,
     /// Its shape.
     pub shape: String,
-    /// What it is.
+    /// Its class.
     pub class: String,
-    /// The framework's operation; empty where nothing is said.
+    /// The framework's operation; empty if unknown.
     pub operation: String,
     /// The line of the user's program.
     pub source: Option<String>,
-    /// The line in an installed package, where that is another one.
+    /// The line in an installed package, if that is a different one.
     pub library_source: Option<String>,
-    /// Bytes that it takes; nothing where it has no place in memory.
+    /// Bytes that it takes; `None` if it has no address in memory.
     pub bytes: Option<Bytes>,
-    /// Where it is: `argument 3`, `output`, `temp +4096`.
+    /// Its address: `argument 3`, `output`, `temp +4096`.
     pub place: String,
-    /// Whether its bytes are taken at the peak of the main memory.
+    /// Whether it is live at the peak of the main memory.
     pub is_at_peak: bool,
     /// The first and the last instant at which it is needed, in the flattened schedule.
     pub instants: Option<(Time, Time)>,
     /// How many instants there are.
     pub of_instants: Time,
-    /// Who reads it, in the order of execution.
+    /// Its readers, in the order of execution.
     pub readers: Vec<String>,
-    /// Why it is needed until then.
+    /// Why it is needed until the last instant.
     pub why: String,
-    /// Others in the same bytes.
+    /// Other values in the same bytes.
     pub shares: Vec<SharedBytes>,
-    /// What would free its bytes, or need fewer.
+    /// Changes that would free its bytes, or need fewer.
     pub remedies: Vec<String>,
 }
 
@@ -53,17 +54,17 @@ pub struct ValueNote {
 pub struct SharedBytes {
     /// The other value.
     pub name: String,
-    /// How: `in place` where both must have one place, `before` and `after` where they take turns by choice.
+    /// How they share: `in place` if both must have one address, `before` and `after` if they take turns by choice.
     pub how: &'static str,
 }
 
-/// Most readers and most others in the same bytes that are listed.
+/// The most readers, and the most sharing values, to list.
 const MOST_LISTED: usize = 12;
 
 impl Subject<'_> {
-    /// Explains the value at an index of an instruction's result; the whole result where no index is given. Nothing where
-    /// the instruction runs within a kernel, so that its result is never in memory: then the kernel is
-    /// [`Subject::kernel_of`]. Linear in the module.
+    /// Explains the value at an index of an instruction's result; the whole result if no index is given. `None` if the
+    /// instruction runs inside a kernel, so that its result is never in memory; [`Subject::kernel_of`] finds that
+    /// kernel. Linear in the module.
     pub fn value(&self, id: InstructionId, index: &memplan_ir::ShapeIndex) -> Option<ValueNote> {
         let (module, facts) = (self.module, self.facts());
         let position = facts.flow.positions.find(id, index)?;
@@ -89,7 +90,7 @@ impl Subject<'_> {
                 .filter(|frame| Some(*frame) != source)
                 .map(|frame| frame.to_string()),
             bytes: slice.map(|slice| slice.size),
-            place: slice.map_or_else(|| "nowhere: it needs no memory".to_string(), |slice| self.place(slice)),
+            place: slice.map_or_else(|| "none: it needs no memory".to_string(), |slice| self.place(slice)),
             is_at_peak: live.is_live_at(peak.time) && slice.is_some(),
             instants: slice.map(|_| (live.start, live.end.saturating_sub(1))),
             of_instants: facts.line.end(),
@@ -100,13 +101,13 @@ impl Subject<'_> {
         })
     }
 
-    /// The kernel that an instruction runs within.
+    /// The kernel that contains an instruction.
     pub fn kernel_of(&self, id: InstructionId) -> Option<InstructionId> {
         let mut computation = self.module.instructions[id].parent;
         let called = |computation| {
             self.module.instructions.iter().find(|(_, instruction)| instruction.called.contains(&computation))
         };
-        // Kernels may call computations, but never in a circle.
+        // Kernels may call computations, but never in a cycle.
         while !self.facts().graph.is_sequential(computation) {
             let (caller, instruction) = called(computation)?;
             if self.facts().graph.is_sequential(instruction.parent) {
@@ -136,7 +137,7 @@ impl Subject<'_> {
         }
     }
 
-    /// Who reads a value in memory: what only hands it on is left out.
+    /// The readers of a value in memory, without instructions that only pass it on.
     fn readers(&self, value: ValueId) -> Vec<String> {
         let mut readers: Vec<(Time, InstructionId)> = Vec::new();
         let flow = &self.facts().flow;
@@ -150,7 +151,7 @@ impl Subject<'_> {
             }
         }
         let more = readers.len().saturating_sub(MOST_LISTED);
-        // The first ones, and the last one, which is what it is kept for.
+        // The first readers, and the last one, for which the value is kept.
         let shown =
             readers.iter().enumerate().filter(|(i, _)| *i + 1 < MOST_LISTED || *i + 1 == readers.len());
         let mut names: Vec<String> = shown.map(|(_, &(_, id))| self.name(id)).collect();
@@ -166,12 +167,12 @@ impl Subject<'_> {
         let flow = &self.facts().flow;
         match kept_by(self.module, self.facts(), value) {
             KeptBy::Caller => {
-                "the caller keeps it: it was not donated, so it stays as it is to the end".to_string()
+                "the caller keeps it: it was not donated, so it must not change until the end".to_string()
             }
             KeptBy::Result => "it is a result of the program".to_string(),
-            KeptBy::Constant => "it is constant data, which is there all the time".to_string(),
+            KeptBy::Constant => "it is a constant, which is always in memory".to_string(),
             KeptBy::Loop(_) => {
-                format!("it is state of {}, needed from its begin to its end", self.words.kept_by(value))
+                format!("it is state of {}, needed from beginning to end", self.words.kept_by(value))
             }
             KeptBy::Reader(reader) => {
                 let words = self.words.kept_by(value);
@@ -191,7 +192,7 @@ impl Subject<'_> {
         }
     }
 
-    /// Values in the same bytes: those that must be there, and those that are there at other times.
+    /// Values in the same bytes: those that must share, and those that are there at other times.
     fn shares(&self, value: ValueId, slice: memplan_memory::Slice) -> Vec<SharedBytes> {
         let facts = self.facts();
         let (buffer, live) = (facts.buffers.of(value), facts.live.of(value));
@@ -216,7 +217,7 @@ impl Subject<'_> {
         shares.into_iter().take(MOST_LISTED).map(|(_, shared)| shared).collect()
     }
 
-    /// What would free a value's bytes, or need fewer.
+    /// Changes that would free a value's bytes, or need fewer.
     fn remedies(&self, value: ValueId) -> Vec<String> {
         let flow = &self.facts().flow;
         let of = flow.values[value];
@@ -243,7 +244,7 @@ impl Subject<'_> {
         if class == ValueClass::Activation {
             remedies.push(match of.kind {
                 ValueKind::Written => format!(
-                    "compute it again in the backward half: `jax.checkpoint` around what makes it ({}), or `memplan rewrite`",
+                    "recompute it in the backward half: `jax.checkpoint` around the code that makes it ({}), or `memplan rewrite`",
                     self.words.does(self.words.maker(value))
                 ),
                 _ => "keep fewer rows for the backward loop: `jax.checkpoint` around the body of the forward loop, or \
@@ -252,9 +253,7 @@ impl Subject<'_> {
             });
         }
         if matches!(self.module.instructions[definition].op, Op::Copy) {
-            remedies.push(
-                "it is a copy: `memplan explain` without a value says why each copy is there".to_string(),
-            );
+            remedies.push("it is a copy: `memplan explain` without a value explains each copy".to_string());
         }
         remedies
     }
@@ -278,7 +277,7 @@ fn donation_remedy(argument: ArgumentNote) -> Option<String> {
     }
 }
 
-/// Where a value is in the program's result.
+/// The index of a value in the program's result.
 fn result_index(subject: &Subject<'_>, value: ValueId) -> Option<memplan_ir::ShapeIndex> {
     let flow = &subject.facts().flow;
     let root = subject.module.entry_computation().root;

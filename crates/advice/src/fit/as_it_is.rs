@@ -1,5 +1,5 @@
-//! What is to be known of a program as it is, beside what levers bring: what padding takes at its peak, what a process makes
-//! of it, and what every device holds a copy of.
+//! Facts about the original program beside the levers: padding at its peak, the pool of its process, and arguments that
+//! every device holds.
 
 use indexmap::IndexMap;
 use memplan_analysis::operation;
@@ -17,34 +17,34 @@ use crate::holders::{Holder, Peak};
 pub struct Padded {
     /// The shape, with its layout.
     pub shape: String,
-    /// How many are live at the peak.
+    /// The number of arrays that are live at the peak.
     pub count: usize,
-    /// What makes the largest, or the first of them.
+    /// The operation that makes the largest, or the first of them.
     pub operation: String,
     /// The line of the user's program.
     pub source: Option<String>,
     /// Bytes of all.
     pub size: Bytes,
-    /// What of them is padding.
+    /// The part of these bytes that is padding.
     pub lost: Bytes,
-    /// What would lose less, the least bytes first.
+    /// Remedies, the fewest bytes first.
     pub remedies: Vec<PaddingRemedy>,
 }
 
 /// Another shape or layout for padded arrays.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct PaddingRemedy {
-    /// What is changed.
+    /// The kind of remedy.
     pub kind: RemedyKind,
-    /// The dimensions that change: number, extent, and what it would be.
+    /// The dimensions that change: number, old and new extent.
     pub dimensions: Vec<(usize, i64, i64)>,
-    /// The shape that it would be, with its layout.
+    /// The new shape, with its layout.
     pub shape: String,
-    /// Bytes of all then.
+    /// The bytes of all arrays then.
     pub size: Bytes,
 }
 
-/// An argument of which every device holds all, although shardings cut others.
+/// An argument that every device holds in full, although others are sharded.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Replicated {
     /// Its name.
@@ -53,26 +53,26 @@ pub struct Replicated {
     pub shape: String,
     /// Its bytes, on every device.
     pub bytes: Bytes,
-    /// Into how many pieces others are cut.
+    /// The number of shards of the others.
     pub pieces: u64,
-    /// The largest dimension that could be cut into as many: its number and extent.
+    /// The largest dimension that could be sharded as often: its number and extent.
     pub divides: Option<(usize, i64)>,
 }
 
-/// What is found out by looking.
+/// The findings.
 pub(super) struct AsItIs {
     pub(super) padded: Vec<Padded>,
     pub(super) placement: Option<Placement>,
     pub(super) replicated: Vec<Replicated>,
 }
 
-/// One byte in so many is worth a word.
+/// Padding is reported from one byte in this many.
 const NOTEWORTHY: u64 = 100;
 
-/// Most shapes that are named.
+/// The most shapes to name.
 const MOST_SHAPES: usize = 5;
 
-/// Estimates the program once more, and looks closely.
+/// Estimates the program once more, to inspect the plan.
 pub(super) fn look(module: &Module, setting: &Setting<'_>) -> Result<AsItIs, EstimateError> {
     let found = estimate(module, setting.compiler, setting.target)?;
     let placement =
@@ -94,7 +94,7 @@ fn padded(found: &Estimate, setting: &Setting<'_>) -> Vec<Padded> {
         let shape = module.shape(buffer.position.instruction).subshape(&buffer.position.index);
         let Some(array) = shape.and_then(Shape::as_array) else { continue };
         let size = buffer.slice.size;
-        // Of several values in one slice the largest is there; less than it needs is not.
+        // Of several values in one slice, the largest is there; anything smaller is ignored.
         let lost = size.saturating_sub(target.unpadded_size_of(&Shape::Array(array.clone())));
         let (count, sizes, losses, _) = shapes.entry(array).or_insert((0, Bytes::ZERO, Bytes::ZERO, holder));
         (*count, *sizes, *losses) = (*count + 1, sizes.saturating_add(size), losses.saturating_add(lost));
@@ -129,7 +129,7 @@ fn changed(from: &ArrayShape, to: &ArrayShape) -> Vec<(usize, i64, i64)> {
     pairs.filter(|(_, (a, b))| is_same_rank && a != b).map(|(d, (&a, &b))| (d, a, b)).collect()
 }
 
-/// Large arguments that no sharding cuts, the largest first.
+/// Large arguments that no sharding divides, the largest first.
 fn replicated(module: &Module, total: Bytes, setting: &Setting<'_>) -> Vec<Replicated> {
     let pieces = parallel::pieces(module);
     let argument = |number: usize| {

@@ -1,4 +1,4 @@
-//! A program under change: the module, and what is known of it that no module says.
+//! A program under change: the module, and facts about it that are not in the module.
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,11 +11,11 @@ use memplan_passes::{Context, PassError, RunOptions};
 
 use super::{FitError, ModuleKey, Setting};
 
-/// A program that levers are tried on.
+/// A program to try levers on.
 #[derive(Clone)]
 pub(super) struct Candidate {
     pub(super) module: Module,
-    /// What is asked of few of the programs that levers make.
+    /// Computed on demand, since few levers need it.
     followed: OnceLock<Followed>,
     phases: OnceLock<Phases>,
     /// The dimension that counts examples: parameter of the entry, part of it, and dimension.
@@ -24,11 +24,11 @@ pub(super) struct Candidate {
     pub(super) trains: bool,
     /// The class of each parameter of the entry.
     pub(super) classes: Arc<[ValueClass]>,
-    /// How often the module runs for one step.
+    /// How often the module runs in one step.
     pub(super) runs: f64,
-    /// Bytes beside those of the module.
+    /// Bytes in addition to the module's.
     pub(super) extra: Bytes,
-    /// Seconds beside those of the module: transfers over links.
+    /// Seconds in addition to the module's: transfers over links.
     pub(super) extra_seconds: f64,
 }
 
@@ -40,7 +40,7 @@ struct Followed {
 }
 
 impl Candidate {
-    /// The program as it is, with dimensions that can be followed.
+    /// The original program, with trackable dimensions.
     pub(super) fn new(module: &Module, setting: &Setting<'_>) -> Result<Candidate, FitError> {
         let mut module = module.clone();
         module.is_scheduled = false;
@@ -74,7 +74,7 @@ impl Candidate {
         })
     }
 
-    /// The same program with another module, whose parameters mean the same.
+    /// The same program with another module, whose parameters have the same meaning.
     pub(super) fn with_module(&self, module: Module) -> Candidate {
         Candidate {
             module,
@@ -89,7 +89,7 @@ impl Candidate {
         }
     }
 
-    /// What the compiler is expected to need. Modules that levers make more than once are estimated once.
+    /// The compiler's estimate. Modules that several levers make are estimated once.
     pub(super) fn price(&self, setting: &Setting<'_>) -> Result<Price, EstimateError> {
         let of_module = setting
             .prices
@@ -125,7 +125,7 @@ impl Candidate {
         self.phases.get_or_init(found)
     }
 
-    /// The arrays among the parameters of the entry that are of a class, with their numbers.
+    /// The array parameters of the entry in a class, with their numbers.
     pub(super) fn parameters(&self, class: ValueClass) -> impl Iterator<Item = (usize, &ArrayShape)> {
         let entry = self.module.entry_computation();
         let of_class = self.classes.iter().enumerate().filter(move |(_, own)| **own == class);
@@ -146,7 +146,7 @@ impl Candidate {
         self.batch().map(|batch| batch.extent(self.dimensions()))
     }
 
-    /// The names of arguments as the program's author calls them, from some numbers of parameters.
+    /// The names of arguments in the user's program, by parameter number.
     pub(super) fn arguments(&self, numbers: impl IntoIterator<Item = usize>) -> Vec<String> {
         let entry = self.module.entry_computation();
         let mut names: Vec<String> = Vec::new();

@@ -1,4 +1,4 @@
-//! The levers: what can be changed, which passes do it to the module, and how it is written in the program.
+//! The levers: the possible changes, the passes that apply each to the module, and how to write it in the program.
 
 use std::sync::Arc;
 
@@ -19,15 +19,15 @@ use super::{ModuleKey, Setting};
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum Lever {
-    /// An argument that dies gives its memory to a result.
+    /// A result reuses the memory of an argument.
     Donate,
-    /// Something is computed again instead of being kept.
+    /// A value is recomputed instead of kept.
     Recompute,
-    /// State lives in the host's memory between steps.
+    /// State is in the host's memory between steps.
     Offload,
     /// Fewer examples.
     Batch,
-    /// As many examples, some at a time.
+    /// The same number of examples, a few at a time.
     Microbatch,
     /// Several devices.
     Shard,
@@ -42,30 +42,30 @@ pub enum Lever {
 /// One change of a program.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Edit {
-    /// Parameters of the entry take results in.
+    /// Results reuse these parameters of the entry.
     Donate(Vec<(usize, ShapeIndex)>),
-    /// `jax.checkpoint` around what is differentiated.
+    /// `jax.checkpoint` around the differentiated function.
     Checkpoint(Policy),
     /// `memplan rewrite` under the limit.
     Rewrite,
     /// The parameters of a class in another type.
     Narrow(ValueClass, ElementType),
-    /// What the forward half keeps for the backward half in another type.
+    /// Activations kept for the backward half, in another type.
     NarrowKept(ElementType),
     /// The optimizer's state on the host.
     Offload,
-    /// So many examples.
+    /// This many examples.
     Batch(i64),
-    /// As many examples as before, so many at a time.
+    /// The same number of examples, this many at a time.
     Microbatch(i64),
-    /// So many devices.
+    /// This many devices.
     Shard(Along, i64),
 }
 
-/// What there is to try.
+/// The changes to try.
 pub(super) struct Edits {
     pub(super) list: Vec<Edit>,
-    /// What is not tried, and why.
+    /// The changes that are not tried, and why.
     pub(super) refused: Vec<String>,
 }
 
@@ -78,7 +78,10 @@ pub(super) fn all(program: &Candidate, setting: &Setting<'_>) -> Edits {
     }
     let policies = policy::all(program, setting);
     if program.trains && policies.is_empty() {
-        refused.push("checkpoints: the program computes its forward half in loops; what these keep is left to `memplan rewrite`".into());
+        refused.push(
+            "checkpoints: the forward half runs in loops, whose kept values only `memplan rewrite` changes"
+                .into(),
+        );
     }
     list.extend(policies.into_iter().map(Edit::Checkpoint));
     list.push(Edit::Rewrite);
@@ -99,8 +102,9 @@ pub(super) fn all(program: &Candidate, setting: &Setting<'_>) -> Edits {
             && setting.target.space(MemorySpaceId::MAIN).is_some()
         {
             true => list.push(Edit::Offload),
-            false => refused
-                .push(format!("offload: {} has no memory of a host beside its own", setting.target.name)),
+            false => {
+                refused.push(format!("offload: the file of {} describes no host memory", setting.target.name))
+            }
         }
     }
     if program.trains {
@@ -117,7 +121,7 @@ pub(super) fn all(program: &Candidate, setting: &Setting<'_>) -> Edits {
     }
     let shards = shard::all(program, &setting.options.devices);
     if memplan_memory::parallel::pieces(&program.module) > 1 {
-        refused.push("sharding: the program has shardings of its own, by which its bytes are counted".into());
+        refused.push("sharding: the program is sharded already, and the bytes above count that".into());
     } else {
         list.extend(shards.into_iter().map(|(along, devices)| Edit::Shard(along, devices)));
     }
@@ -137,7 +141,7 @@ impl Edit {
         }
     }
 
-    /// What is changed, for people.
+    /// Describes the change.
     pub(super) fn what(&self, program: &Candidate) -> String {
         let examples = program.examples().unwrap_or(0);
         match self {
@@ -146,13 +150,13 @@ impl Edit {
                 format!("donate {}", names.join(", "))
             }
             Edit::Checkpoint(policy) => policy.what(),
-            Edit::Rewrite => "recompute and cut into blocks what `memplan rewrite` finds".into(),
+            Edit::Rewrite => "recompute, and compute in blocks, whatever `memplan rewrite` finds".into(),
             Edit::Narrow(ValueClass::OptimizerState, element_type) => {
                 format!("optimizer state in {element_type}")
             }
             Edit::Narrow(_, element_type) => format!("weights in {element_type}"),
             Edit::NarrowKept(element_type) => {
-                format!("what is kept for the backward half in {element_type} instead of f32")
+                format!("activations kept for the backward half in {element_type} instead of f32")
             }
             Edit::Offload => "optimizer state in the host's memory between steps".into(),
             Edit::Batch(n) => format!("batch {n} instead of {examples}"),
@@ -161,7 +165,7 @@ impl Edit {
         }
     }
 
-    /// How it is written.
+    /// The change as source code or as a command.
     pub(super) fn apply(&self, program: &Candidate, setting: &Setting<'_>) -> String {
         let examples = program.examples().unwrap_or(0);
         let quoted =
@@ -173,31 +177,31 @@ impl Edit {
             }
             Edit::Checkpoint(policy) => policy.apply(),
             Edit::Rewrite => format!(
-                "memplan rewrite MODULE --compiler {} --target {} --memory-limit {} -o OUT, or memplan.jit(f)",
+                "memplan rewrite MODULE --compiler {} --target {} --memory-limit {}B -o OUT, or memplan.jit(f)",
                 setting.compiler.name, setting.target.name, setting.options.limit.0
             ),
             Edit::Narrow(class, element_type) => {
                 let names = program.arguments(program.parameters(*class).map(|(number, _)| number));
                 let numpy = if *element_type == ElementType::S8 { "int8" } else { "bfloat16" };
-                format!("keep {} in jnp.{numpy}, and convert where it is used", names.join(", "))
+                format!("keep {} in jnp.{numpy}, and convert it at each use", names.join(", "))
             }
             Edit::NarrowKept(_) => {
                 let lines = policy::lines(program, &kept(program), setting);
                 format!(
-                    "x = jax.lax.optimization_barrier(x.astype(jnp.bfloat16)).astype(x.dtype) for what is kept: {lines}"
+                    "x = jax.lax.optimization_barrier(x.astype(jnp.bfloat16)).astype(x.dtype) for the kept values: {lines}"
                 )
             }
             Edit::Offload => {
                 let names = program
                     .arguments(program.parameters(ValueClass::OptimizerState).map(|(number, _)| number));
                 format!(
-                    "shardings of {} with memory_kind='pinned_host', and jax.device_put where they are used",
+                    "shardings of {} with memory_kind='pinned_host', and jax.device_put at each use",
                     names.join(", ")
                 )
             }
-            Edit::Batch(n) => format!("call it with {n} examples"),
+            Edit::Batch(n) => format!("call the step with {n} examples"),
             Edit::Microbatch(n) => {
-                format!("jax.lax.scan over {} parts of the batch, gradients summed up", examples / n)
+                format!("jax.lax.scan over {} parts of the batch, summing gradients", examples / n)
             }
             Edit::Shard(along, devices) => along.apply(*devices),
         }
@@ -205,7 +209,7 @@ impl Edit {
 }
 
 impl Candidate {
-    /// The program with a change, or why it cannot be changed so.
+    /// Applies the change to the program, or returns why that is impossible.
     pub(super) fn with(&self, edit: &Edit, setting: &Setting<'_>) -> Result<Candidate, String> {
         match edit {
             Edit::Donate(pairs) => {
@@ -247,13 +251,13 @@ impl Candidate {
                 let mut module = self.module.clone();
                 passes::keep_on_host(&mut module, &numbers);
                 let mut next = self.with_module(module);
-                // There and back, while nothing else goes on.
+                // Out and back, with no other work in parallel.
                 next.extra_seconds += 2.0 * bytes.0 as f64 / host_link(setting);
                 Ok(next)
             }
             Edit::Batch(n) => self.resized(*n),
             Edit::Microbatch(n) => {
-                let examples = self.examples().ok_or("there is no batch")?;
+                let examples = self.examples().ok_or("the program has no batch dimension")?;
                 let gradients = self.bytes(ValueClass::Parameter, setting);
                 let mut next = self.resized(*n)?;
                 next.runs *= examples as f64 / *n as f64;
@@ -264,16 +268,16 @@ impl Candidate {
         }
     }
 
-    /// The program for another number of examples.
+    /// The program at another number of examples.
     pub(super) fn resized(&self, examples: i64) -> Result<Candidate, String> {
-        let batch = self.batch().ok_or("there is no batch")?;
+        let batch = self.batch().ok_or("the program has no batch dimension")?;
         let (whole, factor) = (batch.extent(self.dimensions()), self.dimensions().extent(batch.factor));
         let extent = examples.checked_mul(factor).filter(|n| n % whole == 0).map(|n| n / whole);
-        let extent = extent.ok_or_else(|| format!("{whole} examples are taken apart in the program"))?;
+        let extent = extent.ok_or_else(|| format!("the program splits the dimension of {whole} examples"))?;
         self.resized_along(batch.factor, extent)
     }
 
-    /// The program with another extent for a factor.
+    /// The program with another extent of a factor.
     pub(super) fn resized_along(
         &self,
         factor: memplan_analysis::FactorId,
@@ -284,12 +288,13 @@ impl Candidate {
     }
 }
 
-/// What the forward half keeps for the backward half in 32 bits.
+/// The 32-bit values that the forward half keeps for the backward half.
 fn kept(program: &Candidate) -> Vec<InstructionId> {
     passes::kept_for_backward(&program.module, program.phases())
 }
 
-/// Bytes per second between a device and its host: what the target says, else a fourth-generation PCIe with 16 lanes.
+/// Bytes per second between a device and its host: the target's figure, or that of a fourth-generation PCIe with 16
+/// lanes.
 fn host_link(setting: &Setting<'_>) -> f64 {
     const PCIE: f64 = 2.5e10;
     let is_link = |link: &&Transfer| link.from == HOST_MEMORY && link.to == MemorySpaceId::MAIN;

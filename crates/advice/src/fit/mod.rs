@@ -1,10 +1,9 @@
-//! What makes a program fit into a limit: every lever is tried, planned again and priced; the cheapest set that fits is the
-//! advice.
+//! Makes a program fit a limit: tries every lever, plans and prices the result, and advises the cheapest set that fits.
 //!
-//! Advice is carried out in the program's source, and another compiler compiles it, so prices are estimates of that
-//! compiler ([`memplan_driver::price`]): a lever that says what JAX would hand over is done to the module itself, as far as
-//! that can be, and the whole is estimated as any other program is. What is a sum beside an estimate (gradients of
-//! micro-batches, transfers over links) says so where it is made.
+//! The user applies the advice in the program's source, and another compiler compiles it, so prices are estimates of
+//! that compiler ([`memplan_driver::price`]): a lever edits the module as JAX would write it, as far as possible, and
+//! the whole is estimated like any other program. Costs that are added to an estimate (gradients of micro-batches,
+//! transfers over links) are documented where they are computed.
 
 mod as_it_is;
 mod candidate;
@@ -30,54 +29,54 @@ use candidate::Candidate;
 use lever::Edit;
 pub use lever::Lever;
 
-/// What to aim for.
+/// The goal.
 #[derive(Clone, Debug)]
 pub struct FitOptions {
     /// Bytes that one device may use.
     pub limit: Bytes,
-    /// How the process gets its memory, where the limit is what its pool may have: a larger share may do then.
+    /// How the process allocates memory, if the limit is its pool: a larger share may suffice then.
     pub pool: Option<Settings>,
-    /// The dimension that examples are counted by: a parameter of the entry and a dimension; `None`: found out.
+    /// The dimension that counts examples: a parameter of the entry and a dimension; `None`: search for it.
     pub batch: Option<(usize, usize)>,
     /// Numbers of devices to spread the program over.
     pub devices: Vec<i64>,
-    /// The most threads that work at a time. Results do not depend on it.
+    /// The most threads to use. Results do not depend on it.
     pub threads: usize,
 }
 
-/// What a program needs, and what would make it fit.
+/// A program's memory, and the changes that would make it fit.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Fit {
     /// Bytes that one device may use.
     pub limit: Bytes,
-    /// Whether the program fits as it is.
+    /// Whether the program fits unchanged.
     pub fits: bool,
-    /// What the compiler is expected to need for the program as it is.
+    /// The estimated bytes of the unchanged program.
     pub total: Bytes,
     /// Seconds of one step of it.
     pub seconds: f64,
     /// Every lever that was tried, alone, from fewest bytes to most.
     pub changes: Vec<Suggestion>,
-    /// The cheapest set that fits; where none does, the one that needs fewest bytes.
+    /// The cheapest set that fits; if none does, the one that needs fewest bytes.
     pub best: Best,
-    /// The dimension that counts examples, where there is one.
+    /// The dimension that counts examples, if there is one.
     pub batch: Option<BatchFound>,
-    /// What was not tried, and why.
+    /// The changes that were not tried, and why.
     pub refused: Vec<String>,
-    /// What padding takes at the peak of the program as it is, shape by shape, the most first.
+    /// Padding at the peak of the unchanged program, shape by shape, the most first.
     pub padded: Vec<Padded>,
-    /// Arguments that every device holds all of, although the program's shardings cut others; the largest first.
+    /// Arguments that every device holds in full, although others are sharded; the largest first.
     pub replicated: Vec<Replicated>,
-    /// What a process makes of the program as it is, in words; where [`FitOptions::pool`] says how it gets its memory.
+    /// A description of the process that runs the unchanged program, if [`FitOptions::pool`] is set.
     pub process: Option<String>,
 }
 
-/// A change to the program, and what it comes to with it.
+/// A change to the program, and its price.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Suggestion {
-    /// What kind of change.
+    /// The kind of change.
     pub lever: Lever,
-    /// What is changed, for people.
+    /// Describes the change.
     pub what: String,
     /// Bytes of one device with it.
     pub total: Bytes,
@@ -85,14 +84,14 @@ pub struct Suggestion {
     pub seconds: f64,
     /// Whether that fits.
     pub fits: bool,
-    /// How it is written.
+    /// The change as source code or as a command.
     pub apply: String,
 }
 
 /// A set of changes.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Best {
-    /// The changes in the order in which they are made; each with those before it.
+    /// The changes in the order of application; each is priced with those before it.
     pub changes: Vec<Suggestion>,
     /// Bytes of one device with all of them.
     pub total: Bytes,
@@ -100,7 +99,7 @@ pub struct Best {
     pub seconds: f64,
     /// Whether that fits.
     pub fits: bool,
-    /// The program with all of them, as JAX would hand it over: of micro-batches the one that runs several times.
+    /// The program with all of them, as JAX would write it: for micro-batches, the one that runs several times.
     #[serde(skip)]
     pub module: Module,
 }
@@ -116,23 +115,23 @@ pub struct BatchFound {
     pub extent: i64,
 }
 
-/// Why nothing can be said.
+/// Why a program cannot be analyzed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FitError {
-    /// The program cannot be made one whose dimensions can be followed.
+    /// The dimensions of the program cannot be tracked.
     #[error(transparent)]
     Pass(#[from] PassError),
-    /// What the compiler will need is not known.
+    /// There is no estimate.
     #[error(transparent)]
     Estimate(#[from] EstimateError),
-    /// The dimension that was named as the batch is none.
+    /// The dimension given as the batch does not exist.
     #[error("parameter {0} has no dimension {1} of more than one element")]
     NoBatch(usize, usize),
 }
 
-/// What tells the modules apart that levers make of one: all but notes, which levers leave as they are, and with the
-/// memories that arguments and results are in.
+/// Distinguishes the modules that levers make of one module: everything except notes, which levers do not change, and
+/// including the memory spaces of arguments and results.
 #[derive(PartialEq)]
 struct ModuleKey {
     fingerprint: u64,
@@ -148,20 +147,20 @@ impl ModuleKey {
     }
 }
 
-/// What a program is fitted for, and what was found out so far.
+/// The task, and results so far.
 struct Setting<'a> {
     compiler: &'a Compiler,
     target: &'a Target,
     options: &'a FitOptions,
     prices: Known<ModuleKey, Price>,
-    /// What `rewrite` makes of a module that may need so many bytes.
+    /// Results of `rewrite` by module and limit.
     rewritten: Known<(ModuleKey, Bytes), Arc<Module>>,
 }
 
-/// Finds what makes a module fit. Some dozens of estimates, each close to linear in the module.
+/// Finds the changes that make a module fit. Needs some dozens of estimates, each close to linear in the module.
 ///
 /// # Errors
-/// See [`FitError`]. A lever that cannot be pulled is none: [`Fit::refused`] says why.
+/// See [`FitError`]. A lever that cannot be applied is no error: [`Fit::refused`] has the reason.
 pub fn fit(
     module: &Module,
     compiler: &Compiler,
@@ -173,7 +172,7 @@ pub fn fit(
     let program = Candidate::new(module, &setting)?;
     let as_it_is = program.price(&setting)?;
     let edits = lever::all(&program, &setting);
-    // What takes longest first: the others are done beside it.
+    // The longest jobs first; the others run in parallel.
     let first = [Job::Alone(Edit::Rewrite), Job::OwnKernels, Job::AsItIs].into_iter();
     let others = edits.list.into_iter().filter(|edit| *edit != Edit::Rewrite).map(Job::Alone);
     let done = in_parallel(options.threads, first.chain(others).collect(), |job| {
@@ -192,7 +191,7 @@ pub fn fit(
     singles.sort_by_key(|(change, _)| change.total);
     let larger = placement.as_ref().and_then(|placement| larger_pool(placement, as_it_is));
     let best = match &larger {
-        // It asks nothing of the program.
+        // It costs the program nothing.
         Some(change) => Best::of_one(change.clone(), program.module.clone()),
         None => search::best(&program, as_it_is, &singles, &setting)?,
     };
@@ -219,16 +218,16 @@ pub fn fit(
     })
 }
 
-/// What is done beside other things.
+/// Jobs that run in parallel.
 enum Job {
     Alone(Edit),
     OwnKernels,
     AsItIs,
 }
 
-/// What came of it.
+/// Their results.
 enum Done {
-    /// A change, with the edit where it may be in a set.
+    /// A change, with the edit if it may be part of a set.
     Suggestion(Suggestion, Option<Edit>),
     AsItIs(AsItIs),
     Refused(String),
@@ -255,16 +254,16 @@ impl Job {
     }
 }
 
-/// What a lever brings without others, or why it cannot be pulled.
+/// Prices a lever alone, or returns why it cannot be applied.
 fn alone(program: &Candidate, edit: &Edit, setting: &Setting<'_>) -> Result<Suggestion, String> {
     let price = program.with(edit, setting)?.price(setting).map_err(|error| error.to_string())?;
     Ok(search::change(edit, program, price, setting))
 }
 
-/// The largest share of a device that a pool can be given: CUDA's context and libraries need some hundred MiB beside it.
+/// The largest share of a device that a pool can get: CUDA's context and libraries need some hundred MiB beside it.
 const MOST_OF_A_DEVICE: f64 = 0.95;
 
-/// A larger share of the device for the pool, where the program has a place in it then.
+/// A larger share of the device for the pool, if the program fits it.
 fn larger_pool(placement: &Placement, price: Price) -> Option<Suggestion> {
     let fraction = placement.shortage?.enough.filter(|fraction| fraction.get() <= MOST_OF_A_DEVICE)?;
     Some(Suggestion {
@@ -289,7 +288,7 @@ impl Best {
     }
 }
 
-/// What memplan makes of the program itself. No other compiler does so, hence it is in no set.
+/// memplan's own compilation of the program. No other compiler can do it, so it is in no set.
 fn own_kernels(module: &Module, setting: &Setting<'_>) -> Result<Suggestion, CompileError> {
     let (target, limit) = (setting.target, setting.options.limit);
     let mut compiled = module.clone();
@@ -299,13 +298,10 @@ fn own_kernels(module: &Module, setting: &Setting<'_>) -> Result<Suggestion, Com
     let total = totals.total.saturating_sub(totals.constants);
     Ok(Suggestion {
         lever: Lever::Order,
-        what: format!(
-            "compiled by memplan, with the kernels that {}'s file promises, and no other compiler's",
-            target.name
-        ),
+        what: format!("compiled by memplan instead, with the kernels in {}'s file", target.name),
         total,
         seconds: ProgramCost::new(&compiled, &found.planned.facts, target).run.seconds,
         fits: total <= limit,
-        apply: format!("memplan compile MODULE --target {} --memory-limit {}", target.name, limit.0),
+        apply: format!("memplan compile MODULE --target {} --memory-limit {}B", target.name, limit.0),
     })
 }

@@ -1,4 +1,4 @@
-//! Policies of `jax.checkpoint`: which results of the forward half are saved, and what that comes to.
+//! Policies of `jax.checkpoint`: which results of the forward half to save, and their price.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,15 +12,15 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::Setting;
 use super::candidate::Candidate;
 
-/// Where checkpoints are, and what they save.
+/// The places of checkpoints, and the values that they save.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Policy {
-    /// What ends each checkpointed function; `None`: the whole that is differentiated is one.
+    /// The operation that ends each checkpointed function; `None`: one checkpoint around the differentiated function.
     border: Option<Group>,
     saves: Saves,
 }
 
-/// What is saved within a checkpointed function.
+/// The values saved in a checkpointed function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Saves {
     /// Nothing.
@@ -29,7 +29,7 @@ enum Saves {
     Dots,
     /// Matrix products without batch dimensions: those with weights.
     DotsWithNoBatchDims,
-    /// Results of the operations at some lines.
+    /// Results of the operations at these lines.
     Names(Vec<Group>),
 }
 
@@ -38,26 +38,26 @@ enum Saves {
 pub(super) struct Group {
     line: String,
     operation: String,
-    /// The function that has the line.
+    /// The function that contains the line.
     function: String,
 }
 
-/// What goes past a border may be this part of what the border holds: the layer's own input is as large.
+/// The largest share of a border's bytes that may bypass the border: the layer's own input is as large.
 const FEW: u64 = 8;
 
-/// Most lines that are looked at closely.
+/// The most lines to examine closely.
 const MAX_CANDIDATES: usize = 64;
 
-/// Most lines that are named for what is kept.
+/// The most lines to name for kept values.
 const MAX_LINES: usize = 3;
 
-/// Most lines whose results are saved by name.
+/// The most lines whose results are saved by name.
 const MAX_GROUPS: usize = 2;
 
 impl Policy {
     pub(super) fn what(&self) -> String {
         let kept = match &self.saves {
-            Saves::Nothing => "keep only what it reads".to_string(),
+            Saves::Nothing => "save only its inputs".to_string(),
             Saves::Dots => "save matrix products".to_string(),
             Saves::DotsWithNoBatchDims => "save matrix products with weights".to_string(),
             Saves::Names(groups) => {
@@ -66,7 +66,7 @@ impl Policy {
             }
         };
         match &self.border {
-            None => format!("checkpoint the whole that is differentiated: {kept}"),
+            None => format!("checkpoint the whole differentiated function: {kept}"),
             Some(Group { line, operation, .. }) => {
                 format!("checkpoint each layer, up to `{operation}` at {line}: {kept}")
             }
@@ -99,7 +99,7 @@ impl Policy {
         text
     }
 
-    /// The program as JAX would hand it over with this policy.
+    /// The program as JAX would write it with this policy.
     pub(super) fn carry_out(&self, program: &Candidate) -> Result<Candidate, String> {
         let (module, phases) = (&program.module, program.phases());
         let sources = Sources::new(module);
@@ -123,13 +123,13 @@ impl Policy {
             },
         };
         let checkpointed = passes::checkpoint(module, &checkpoint);
-        let module = checkpointed.ok_or("the backward half needs nothing that is not saved")?;
+        let module = checkpointed.ok_or("the policy saves everything that the backward half needs")?;
         Ok(program.with_module(module))
     }
 }
 
-/// Policies that may help: the ready ones, those of layers that end with the line whose results leave least to keep, and the
-/// lines themselves.
+/// Policies that may help: the predefined ones, those of layers that end with the line that leaves the fewest bytes to
+/// keep, and those of lines.
 pub(super) fn all(program: &Candidate, setting: &Setting<'_>) -> Vec<Policy> {
     if !program.trains {
         return Vec::new();
@@ -147,7 +147,7 @@ pub(super) fn all(program: &Candidate, setting: &Setting<'_>) -> Vec<Policy> {
     policies
 }
 
-/// The lines that make most of some values, for people.
+/// The lines that make most bytes of some values.
 pub(super) fn lines(program: &Candidate, values: &[InstructionId], setting: &Setting<'_>) -> String {
     let module = &program.module;
     let sources = Sources::new(module);
@@ -163,7 +163,7 @@ pub(super) fn lines(program: &Candidate, values: &[InstructionId], setting: &Set
     let name = |(group, _): &(Group, u64)| format!("`{}` at {}", group.operation, group.line);
     let mut names: Vec<String> = groups.iter().take(MAX_LINES).map(name).collect();
     match groups.len().saturating_sub(MAX_LINES) {
-        _ if names.is_empty() => return format!("{} values, of which no line is known", values.len()),
+        _ if names.is_empty() => return format!("{} values without source lines", values.len()),
         0 => {}
         1 => names.push("one more line".to_string()),
         more => names.push(format!("{more} more lines")),
@@ -190,8 +190,8 @@ struct Kept {
     bytes: u64,
 }
 
-/// Sets of lines, each one line larger than the one before: what is kept with them, and what is computed again between two
-/// of them, are together as small as can be.
+/// Sets of lines, each larger by one line: with each set, the kept bytes and the recomputed bytes between two kept
+/// values are together minimal.
 fn best_names(program: &Candidate, setting: &Setting<'_>) -> Vec<Vec<Group>> {
     let (module, phases) = (&program.module, program.phases());
     let entry = module.entry_computation();
@@ -246,7 +246,7 @@ fn best_names(program: &Candidate, setting: &Setting<'_>) -> Vec<Vec<Group>> {
     sets
 }
 
-/// Whether what comes after results of a line is made from them alone, but for a few bytes: otherwise saving them spares
+/// Whether operations after a line use only its results, except for a few bytes: otherwise saving the results saves
 /// nothing.
 fn separates(program: &Candidate, setting: &Setting<'_>, border: &Group, kept: &[Kept]) -> bool {
     let (module, phases) = (&program.module, program.phases());
@@ -276,7 +276,7 @@ fn separates(program: &Candidate, setting: &Setting<'_>, border: &Group, kept: &
         }
         for (&operand, before) in instruction.operands.iter().zip(before) {
             let op = &module.instructions[operand].op;
-            // Splats and numbers are made anew anywhere.
+            // Splats and numbers can be made anywhere.
             let is_made =
                 op.traits().role == Role::Computes && !matches!(op, Op::Broadcast { .. } | Op::Iota { .. });
             if before < own && is_made && passed.insert(operand) {
@@ -288,7 +288,7 @@ fn separates(program: &Candidate, setting: &Setting<'_>, border: &Group, kept: &
     passed_by < all / FEW
 }
 
-/// Bytes that are kept, and the most that are computed again between two of them.
+/// The kept bytes, and the most bytes that are recomputed between two kept values.
 fn kept_and_again(kept: &[&Kept], residuals: &[Kept]) -> u64 {
     let mut borders: Vec<u32> = kept.iter().map(|kept| kept.depth).collect();
     borders.sort_unstable();

@@ -7,7 +7,7 @@ use super::candidate::Candidate;
 use super::lever::{Edit, Lever};
 use super::{Best, Setting, Suggestion};
 
-/// What a change of a program comes to.
+/// Prices a change of a program.
 pub(super) fn change(edit: &Edit, program: &Candidate, price: Price, setting: &Setting<'_>) -> Suggestion {
     Suggestion {
         lever: edit.lever(),
@@ -24,11 +24,11 @@ pub(super) fn change(edit: &Edit, program: &Candidate, price: Price, setting: &S
 struct Tried {
     edits: Vec<Edit>,
     total: Bytes,
-    /// Seconds for as many examples as the program has at first, on all devices together.
+    /// Seconds for the original number of examples, on all devices together.
     cost: f64,
 }
 
-/// How much a change asks of its user: nothing but time; the host's memory; other numbers; fewer examples; more devices.
+/// The cost of a change to its user: only time; the host's memory; other numbers; fewer examples; more devices.
 fn tier(edit: &Edit) -> u8 {
     match edit.lever() {
         Lever::Donate | Lever::Recompute | Lever::Microbatch | Lever::Pool | Lever::Order => 0,
@@ -41,7 +41,7 @@ fn tier(edit: &Edit) -> u8 {
 
 const TIERS: std::ops::RangeInclusive<u8> = 0..=4;
 
-/// In which order changes are made. A rewrite comes last, as it is made for the limit.
+/// The order in which changes are applied. A rewrite is last, since it depends on the limit.
 fn place(edit: &Edit) -> u8 {
     match edit {
         Edit::Donate(_) => 0,
@@ -55,7 +55,7 @@ fn place(edit: &Edit) -> u8 {
     }
 }
 
-/// The cheapest set of the first tier in which one fits; where none does, the smallest of all.
+/// The cheapest set of the first tier in which one fits; if none fits, the smallest of all.
 pub(super) fn best(
     program: &Candidate,
     before: Price,
@@ -100,7 +100,7 @@ fn alone(program: &Candidate, singles: &[(Suggestion, Edit)], own: u8) -> Vec<Tr
     of_tier.map(as_set).collect()
 }
 
-/// How many devices, or runs, a change needs for as many examples as before.
+/// The number of devices or runs that a change needs for the original number of examples.
 fn per_example(program: &Candidate, edit: &Edit) -> f64 {
     match edit {
         Edit::Batch(n) => program.examples().unwrap_or(*n) as f64 / *n as f64,
@@ -109,15 +109,15 @@ fn per_example(program: &Candidate, edit: &Edit) -> f64 {
     }
 }
 
-/// Sets to try: the changes of a tier, with each other in the lowest, else with the sets of lower tiers that need fewest
-/// bytes.
+/// Sets to try: changes of a tier with each other in the lowest tier, else with the sets of lower tiers that need
+/// fewest bytes.
 fn together(singles: &[(Suggestion, Edit)], tried: &[Tried], before: Bytes, own: u8) -> Vec<Vec<Edit>> {
     let helps = singles.iter().filter(|(change, edit)| change.total < before && tier(edit) == own);
     let helpful: Vec<&Edit> = helps.map(|(_, edit)| edit).collect();
     let mut bases: Vec<&Tried> =
         tried.iter().filter(|tried| tried.edits.iter().all(|edit| tier(edit) < own)).collect();
     bases.sort_by_key(|tried| tried.total);
-    // Without a rewrite, to which nothing can be added.
+    // Without a rewrite, since nothing can be added to it.
     bases.retain(|tried| !tried.edits.contains(&Edit::Rewrite));
     let (mut sets, mut bare): (Vec<Vec<Edit>>, Vec<Edit>) = Default::default();
     if own == 0 {
@@ -138,7 +138,7 @@ fn together(singles: &[(Suggestion, Edit)], tried: &[Tried], before: Bytes, own:
                     sets.push([base.edits.as_slice(), &[(*edit).clone()]].concat());
                 }
             }
-            // Examples instead of parts of them.
+            // Sets with fewer examples replace sets with micro-batches.
             let without: Vec<Edit> =
                 base.edits.iter().filter(|edit| edit.lever() != Lever::Microbatch).cloned().collect();
             if has_parts(base) && own >= 3 {
@@ -153,13 +153,13 @@ fn together(singles: &[(Suggestion, Edit)], tried: &[Tried], before: Bytes, own:
     sets
 }
 
-/// So many of a list, in even steps from the first.
+/// This many items of a list, evenly spaced from the first.
 fn thinned(list: Vec<Edit>, most: usize) -> Vec<Edit> {
     let step = list.len().div_ceil(most).max(1);
     list.into_iter().step_by(step).collect()
 }
 
-/// Makes all changes, one after the other; `None` where one cannot be made.
+/// Applies all changes in order; `None` if one cannot be applied.
 fn carry_out(
     program: &Candidate,
     edits: Vec<Edit>,
@@ -176,7 +176,7 @@ fn carry_out(
     Ok(Some(Tried { edits, total: price.total, cost: price.seconds * factor }))
 }
 
-/// Where fewer examples are among the changes, as many as fit: halves were tried, and what is between is found by bisection.
+/// With fewer examples among the changes, as many as fit: halves were tried, and bisection finds the number between.
 fn with_larger_batch(
     program: &Candidate,
     best: Tried,

@@ -1,4 +1,4 @@
-//! Several devices: what one of them holds, and what they tell each other.
+//! Several devices: the program of one device, and its communication.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use memplan_passes::{Context, RunOptions};
 use super::Setting;
 use super::candidate::Candidate;
 
-/// What is cut.
+/// What to shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Along {
     /// Examples: data parallelism.
     Batch,
-    /// Examples, and everything that is trained: fully sharded data parallelism.
+    /// Examples, and all trained state: fully sharded data parallelism.
     State,
     /// A dimension of the weights: heads or features.
     Features {
@@ -56,7 +56,7 @@ impl Along {
     }
 }
 
-/// Ways to use some numbers of devices.
+/// Ways to use these numbers of devices.
 pub(super) fn all(program: &Candidate, devices: &[i64]) -> Vec<(Along, i64)> {
     let mut list = Vec::new();
     let features = features(program);
@@ -74,8 +74,8 @@ pub(super) fn all(program: &Candidate, devices: &[i64]) -> Vec<(Along, i64)> {
     list
 }
 
-/// The dimension that most elements of weights have, once each, and half of the weights at most, since what all have is the
-/// stream between layers: parameter, dimension and extent.
+/// The dimension that most elements of the weights have, counted once per weight, in at most half of the weights: a
+/// dimension of all weights is the stream between layers. Returns parameter, dimension and extent.
 fn features(program: &Candidate) -> Option<(usize, usize, i64)> {
     let mut elements: BTreeMap<FactorId, (u64, usize)> = BTreeMap::new();
     let matrices = program.parameters(ValueClass::Parameter).filter(|(_, array)| array.rank() > 1).count();
@@ -102,7 +102,7 @@ fn features(program: &Candidate) -> Option<(usize, usize, i64)> {
     })
 }
 
-/// The program of one device, as XLA's partitioner leaves it.
+/// The program of one device, as XLA's partitioner makes it.
 pub(super) fn carry_out(
     program: &Candidate,
     along: Along,
@@ -111,7 +111,7 @@ pub(super) fn carry_out(
 ) -> Result<Candidate, String> {
     let part = of_one_device(program, along, devices, setting)?;
     let mut module = part.module.clone();
-    // It merges common subexpressions when it is done, which XLA otherwise does only after other rewrites.
+    // The partitioner merges common subexpressions at its end, while XLA otherwise does so only after other rewrites.
     let context = Context { target: setting.target };
     passes::run(&mut module, &[&passes::CSE], &context, RunOptions::default())
         .map_err(|error| error.to_string())?;
@@ -128,13 +128,13 @@ fn of_one_device(
     let n = devices as f64;
     let gradients = program.bytes(ValueClass::Parameter, setting).0 as f64;
     let link = setting.target.interconnect.unwrap_or(f64::INFINITY);
-    // A ring: each device sends and receives all but its own part, once to sum up and once to hand out.
+    // A ring: each device sends and receives all parts but its own, once to sum and once to distribute.
     let ring = |bytes: f64, rounds: f64| rounds * bytes * (n - 1.0) / n / link;
     match along {
         Along::Batch | Along::State => {
-            let examples = program.examples().ok_or("there is no batch")?;
+            let examples = program.examples().ok_or("the program has no batch dimension")?;
             if examples % devices != 0 {
-                // After a change of the batch.
+                // The batch may have changed before.
                 return Err(format!("{examples} examples do not divide among {devices} devices"));
             }
             let mut next = program.resized(examples / devices)?;
@@ -159,7 +159,8 @@ fn of_one_device(
         }
         Along::Features { parameter, dimension, extent } => {
             let cut = program.dimensions().batch_at(&program.module, parameter, 0, dimension);
-            program.resized_along(cut.ok_or("there is no such dimension any more")?.factor, extent / devices)
+            program
+                .resized_along(cut.ok_or("the dimension does not exist any more")?.factor, extent / devices)
         }
     }
 }

@@ -1,14 +1,14 @@
-//! Calls of libraries: the products, convolutions, sorts and factorizations that custom calls are.
+//! Library calls: custom calls that are products, convolutions, sorts or factorizations.
 //!
-//! Targets and notes are those that XLA's compilers and JAX write. A call that is not known, or whose notes say nothing,
-//! costs what an elementwise operation does.
+//! Recognizes the targets and notes that XLA's compilers and JAX write. An unknown call, or one with unknown notes,
+//! costs as much as an elementwise operation.
 
 use memplan_ir::{ArrayShape, Convolution, CustomCall, DotDimensions, InstructionId, Module, Op};
 use serde_json::Value;
 
 use super::operations::{elements, extent, first_array};
 
-/// What a custom call computes.
+/// The computation of a custom call.
 pub(super) enum LibraryCall<'m> {
     /// A matrix product.
     Dot(Box<DotDimensions>, [&'m ArrayShape; 2]),
@@ -20,7 +20,7 @@ pub(super) enum LibraryCall<'m> {
     Vector(f64),
 }
 
-/// What a custom call computes, if its library is known.
+/// The computation of a custom call, if its library is known.
 pub(super) fn library_call(module: &Module, id: InstructionId) -> Option<LibraryCall<'_>> {
     let instruction = &module.instructions[id];
     let Op::CustomCall(call) = &instruction.op else { return None };
@@ -57,7 +57,7 @@ pub(super) fn library_call(module: &Module, id: InstructionId) -> Option<Library
         {
             Some(LibraryCall::Vector(sort(&arrays)?))
         }
-        // Kernels that people write say what they cost.
+        // Hand-written kernels declare their costs.
         "tpu_custom_call" | "__gpu$xla.gpu.triton" | "mosaic_gpu" | "mosaic_gpu_v2" => {
             let notes = notes()?;
             Some(LibraryCall::Products(number(notes.pointer("/custom_call_config/cost_estimate/flops")?)?))
@@ -109,7 +109,7 @@ fn attention<'m>(target: &str, notes: &Value, arrays: &Arrays<'m>) -> Option<Lib
     let keys = arrays.operand(1);
     let in_common = dimensions.rhs_batch.iter().chain(&dimensions.rhs_contracting).map(|&d| extent(keys, d));
     let n_keys = elements(keys) / in_common.product::<f64>().max(1.0);
-    // Half of the scores come to nothing where no query sees a later key.
+    // Half of the scores are unused if no query sees a later key.
     let seen = if config["mask_type"] == "CAUSAL" { 0.5 } else { 1.0 };
     Some(LibraryCall::Products(2.0 * products * seen * elements(arrays.operand(0)) * n_keys))
 }

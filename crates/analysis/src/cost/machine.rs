@@ -1,4 +1,4 @@
-//! Machines: from work to seconds.
+//! Machines: convert work to seconds.
 
 use memplan_ir::ElementType;
 use memplan_memory::{MemorySpaceId, Target};

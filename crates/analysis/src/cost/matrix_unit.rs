@@ -1,4 +1,4 @@
-//! What the shape of the matrix unit makes of a product, and of how many units there are.
+//! The effect of the matrix unit's shape, and of the number of units, on the work of a product.
 
 use memplan_memory::{MatrixCores, Target};
 

@@ -1,8 +1,8 @@
-//! Cost: what one run of every instruction computes, reads and writes, and how often it runs.
+//! Cost: the operations, reads and writes of one run of every instruction, and how often it runs.
 //!
-//! An *access* is a part of an operand that a kernel reads, or a part of its result that it writes, with the bytes
-//! that move when the part is in memory. A kernel reads only what it needs: a slice of a parameter inside a fusion
-//! reads the slice, an update in place writes the update, a gather reads the rows that it takes.
+//! An *access* is a part of an operand that a kernel reads, or a part of its result that it writes, with the bytes that
+//! move if the part is in memory. A kernel reads only what it needs: for a slice of a parameter inside a fusion, the
+//! slice; an in-place update writes the update; a gather reads the gathered rows.
 //!
 //! ```text
 //!   fusion(stack f32[48,512,512], i)     accesses: operand 0, 1 MiB (the slice)
@@ -10,10 +10,10 @@
 //!     exponential
 //! ```
 //!
-//! Scalars have no accesses: they are in registers or scalar memory when they are needed. Instructions that only pass
-//! values on cost nothing, and the work of a loop is that of its body; [`Costs::frequency`] says how often that is.
+//! Scalars have no accesses: they are in registers or scalar memory. Instructions that only pass values on cost
+//! nothing, and a loop's work is that of its body, [`Costs::frequency`] times.
 //!
-//! Bytes are padded bytes, counted once however often a kernel reads them.
+//! Bytes are padded bytes, counted once even if a kernel reads them several times.
 
 mod library_calls;
 mod machine;
@@ -54,7 +54,7 @@ pub struct Access {
 /// Matrix products or convolutions of one element type.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Products {
-    /// The type of what is multiplied.
+    /// The type of the operands.
     pub element_type: ElementType,
     /// Operations; a multiplication with its addition counts two.
     pub operations: f64,
@@ -69,10 +69,10 @@ impl Products {
     }
 }
 
-/// What one run of an instruction does.
+/// The work of one run of an instruction.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Work {
-    /// What the matrix units do, by element type.
+    /// The work of the matrix units, by element type.
     pub matrix: SmallVec<[Products; 1]>,
     /// Operations of the vector units, each worth one addition.
     pub vector: f64,
@@ -80,12 +80,11 @@ pub struct Work {
     pub registers: Registers,
     /// Seconds before anything of that begins: launches of kernels, or what the cores take to get going.
     pub overhead: f64,
-    /// What it reads and writes: operands in order, then results. Nothing is listed that moves no bytes.
+    /// Its reads and writes: operands in order, then results. Lists only accesses that move bytes.
     pub accesses: SmallVec<[Access; 4]>,
 }
 
-/// The operations of an instruction that is no fusion, on any machine: nothing is said of tiles and registers, nor of
-/// what it reads and writes.
+/// The operations of an instruction other than a fusion, on any machine: without tiles, registers, reads and writes.
 pub fn operations(module: &Module, id: InstructionId) -> Work {
     let mut work = Work::default();
     operations::add(module, None, id, 1.0, &mut work.matrix, &mut work.vector);
@@ -144,7 +143,7 @@ impl Costs {
         Costs { works: costing.works, frequencies: frequencies(module, graph) }
     }
 
-    /// What one run of an instruction does; nothing for what is not in a sequential computation.
+    /// The work of one run of an instruction; empty unless it is in a sequential computation.
     pub fn work(&self, id: InstructionId) -> &Work {
         &self.works[id]
     }
@@ -182,7 +181,7 @@ struct Costing<'a> {
     module: &'a Module,
     in_place: &'a InPlace,
     target: &'a Target,
-    /// What is known of fused computations, by the computation and which leaves of its root are written in place.
+    /// Facts about fused computations, by the computation and the leaves of its root that are written in place.
     interiors: FxHashMap<(ComputationId, Vec<bool>), Interior>,
     works: SecondaryMap<InstructionId, Work>,
 }
@@ -242,7 +241,7 @@ impl Costing<'_> {
 
     fn interior(&mut self, fused: ComputationId, in_place: Vec<bool>) -> &Interior {
         let (module, target) = (self.module, self.target);
-        // Fusions nest as deep as the text does, which is bounded; what is inside is looked at once per fusion.
+        // Fusions nest as deep as the text does, which is bounded; each fusion's interior is visited once.
         let nested: Vec<InstructionId> = module.computations[fused]
             .instructions
             .iter()
@@ -261,8 +260,8 @@ impl Costing<'_> {
     }
 }
 
-/// Whether an instruction itself moves bytes between memory and the cores: a kernel, or the start of a collective, which
-/// reads what it sends. A copy that goes on beside others is not the work of the cores.
+/// Whether an instruction itself moves bytes between memory and the cores: a kernel, or the start of a collective,
+/// which reads its operands. An asynchronous copy is not work of the cores.
 fn moves_bytes(op: &Op) -> bool {
     op.does_work() && op.traits().role != Role::Queries && !matches!(op, Op::CopyStart { .. })
 }

@@ -1,4 +1,4 @@
-//! How many operations an instruction takes.
+//! The number of operations of an instruction.
 
 use memplan_ir::{
     Arithmetic, ArrayShape, Convolution, DotDimensions, Instruction, InstructionId, Module, Op, Shape,
@@ -21,8 +21,8 @@ const DIVISION: f64 = 4.0;
 /// Vector operations of one random number: the rounds of a counter-based generator.
 const RANDOM: f64 = 16.0;
 
-/// Adds the operations of `share` of an instruction's result to the counts: those that a target makes of products, if one
-/// is given.
+/// Adds the operations of `share` of an instruction's result to the counts: of products, the target's number, if one is
+/// given.
 pub(super) fn add(
     module: &Module,
     target: Option<&Target>,
@@ -174,7 +174,7 @@ fn convolution_product(
     result: Option<&ArrayShape>,
 ) -> MatrixProduct {
     let labels = &convolution.dimensions;
-    // The kernel's input features are those of one group already; batch groups share the batch among them.
+    // The kernel's input features are one group's already; batch groups share the batch.
     let groups = convolution.batch_group_count.max(1) as f64;
     let mut product = MatrixProduct {
         batch: 1.0,

@@ -1,4 +1,5 @@
-//! Shares: which part of each operand an instruction reads, and of its result it writes, as numbers from 0 to 1.
+//! Shares: the parts of its operands that an instruction reads, and of its result that it writes, as numbers from 0 to
+//! 1.
 
 use memplan_ir::{ComputationId, InstructionId, Module, Op};
 use memplan_memory::Target;
@@ -12,7 +13,7 @@ use super::{Products, leaves_of, operations, registers};
 /// Shares of operands, by number.
 pub(super) type Shares = SmallVec<[f64; 4]>;
 
-/// What is known of a fused computation.
+/// Facts about a fused computation.
 #[derive(Clone, Debug)]
 pub(super) struct Interior {
     /// The share of each parameter that is read.
@@ -82,8 +83,8 @@ impl Interior {
     }
 }
 
-/// The share of each operand that an instruction reads when `share` of its result is needed. An update that works in
-/// place reads nothing of what it updates.
+/// The share of each operand that an instruction reads if `share` of its result is needed. An in-place update reads
+/// nothing of the updated operand.
 pub(super) fn operand_shares(
     module: &Module,
     target: &Target,
@@ -106,7 +107,7 @@ pub(super) fn operand_shares(
             shares[0] = if is_in_place { 0.0 } else { share };
             shares[1] = if is_in_place { 1.0 } else { share };
         }
-        // A combiner reads what it replaces.
+        // A combiner reads the elements that it replaces.
         Op::Scatter(_) if is_in_place => {
             let arrays = n / 2;
             for i in 0..arrays {
@@ -140,7 +141,7 @@ pub(super) fn written_shares(
     }
 }
 
-/// The share of its result that an update in place replaces; all of it for what is not known to be an update.
+/// The share of its result that an in-place update replaces; 1 for other instructions.
 fn updated_share(module: &Module, target: &Target, id: InstructionId) -> f64 {
     let instruction = &module.instructions[id];
     let update = match instruction.op {

@@ -1,7 +1,7 @@
-//! Vector registers: what goes through the vector units, in units of what they work on at once.
+//! Vector registers: the work of the vector units, in units of what they process at once.
 //!
-//! A kernel is a loop over the registers of the largest value that it evaluates; what is computed beside it in the same
-//! round costs little. Each register that is read from memory or written there costs besides.
+//! A kernel is a loop over the registers of the largest value that it evaluates; other values of the same iteration
+//! cost little. Each register that is read from or written to memory adds to the cost.
 
 use memplan_ir::{Access, ElementType, InstructionId, Module, Op, Role, Shape};
 use memplan_memory::Target;
@@ -27,8 +27,8 @@ pub(super) fn of_kernel(module: &Module, target: &Target, id: InstructionId) -> 
     Registers { evaluated, accessed: 0.0, is_move: is_move(module, id) }
 }
 
-/// Registers that an instruction evaluates: those of its result, or of what it reduces; an update counts what it
-/// replaces.
+/// Registers that an instruction evaluates: those of its result, or of the operand of a reduction; an update counts
+/// only the replaced part.
 pub(super) fn evaluated(module: &Module, target: &Target, id: InstructionId) -> f64 {
     let instruction = &module.instructions[id];
     let operand = |i: usize| instruction.operands.get(i).map_or(0.0, |&o| of_shape(target, module.shape(o)));
@@ -63,8 +63,8 @@ pub(super) fn of_bytes(target: &Target, bytes: f64) -> f64 {
     target.vector_unit.map_or(0.0, |unit| bytes / (4.0 * unit.register_elements as f64))
 }
 
-/// Whether an instruction only puts rows of words elsewhere, or fills an array with one number: the minor-most dimension
-/// lies along the lanes before and after.
+/// Whether an instruction only moves rows of words, or fills an array with one number: the minor-most dimension is
+/// along the lanes before and after.
 fn is_move(module: &Module, id: InstructionId) -> bool {
     let instruction = &module.instructions[id];
     let Some(result) = module.shape(id).as_array() else { return false };

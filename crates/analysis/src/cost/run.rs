@@ -1,15 +1,16 @@
-//! A run of a scheduled program: how many bytes move between main memory and the cores, and how long it takes.
+//! A run of a scheduled program: the bytes moved between main memory and the cores, and the time.
 //!
-//! An operation takes `overhead + max(compute, latency + Σ bytes(space) / bandwidth(space))`. Transfers between memories start in order and
-//! proceed one after the other, as fast as main memory has time: an operation that takes `t` and itself moves main
-//! memory bytes for `b` of it leaves `t - b` to transfers. Waiting for a transfer lets those before it finish first.
+//! An operation takes `overhead + max(compute, latency + Σ bytes(space) / bandwidth(space))`. Transfers between
+//! memories start in order and run one after the other, in the time that main memory is free: an operation that takes
+//! `t`, of which its own main memory traffic takes `b`, leaves `t - b` to transfers. Waiting for a transfer also
+//! finishes all transfers before it.
 //!
 //! ```text
 //!   main memory   | copy 1 .......... | op a | copy 1 | copy 2 ...      op a is bound by memory, op b by compute
 //!   cores           op b ............. op a   op c (waits for copy 1)
 //! ```
 //!
-//! The body of a loop is timed once, alone; transfers that started before the loop use the time that it leaves.
+//! The body of a loop is timed once, alone; transfers started before the loop use the time that it leaves.
 
 use std::collections::VecDeque;
 
@@ -20,14 +21,14 @@ use memplan_memory::{MemorySpaceId, Target, memory_space_of};
 use super::{Costs, Machine};
 use crate::CallGraph;
 
-/// What one run of a program moves, and how long it takes. Loops count as often as they run.
+/// The traffic and time of one run of a program. Loops count as often as they run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RunEstimate {
-    /// Bytes that the kernels read from main memory and write to it, and those that transfers do.
+    /// Bytes that kernels and transfers read from and write to main memory.
     pub main_memory_bytes: f64,
     /// Those of them that transfers move.
     pub transferred_bytes: f64,
-    /// Bytes among those that prefetch what the call before may have left (`cross_program_prefetch_index`).
+    /// Bytes among them of prefetches that the previous call may have done (`cross_program_prefetch_index`).
     pub resident_bytes: f64,
     /// Seconds from begin to end.
     pub seconds: f64,
@@ -60,14 +61,14 @@ impl RunEstimate {
         RunEstimate::from(&runs[module.entry])
     }
 
-    /// Bytes that main memory moves in each call but the first, where the runtime leaves what is resident in its place.
+    /// Main memory traffic in each call but the first, if the runtime keeps resident values in place.
     pub fn steady_bytes(&self) -> f64 {
         self.main_memory_bytes - self.resident_bytes
     }
 }
 
-/// What one run of each instruction costs by itself: what it calls is not counted, and transfers cost where they are
-/// waited for, which is no instruction's own.
+/// The cost of one run of each instruction by itself: without the computations that it calls, and without waiting for
+/// transfers, which belongs to no instruction.
 #[derive(Clone, Debug)]
 pub struct KernelCosts(SecondaryMap<InstructionId, RunEstimate>);
 
@@ -83,7 +84,7 @@ impl KernelCosts {
         KernelCosts(kernels)
     }
 
-    /// One run of an instruction; nothing for what is not in a sequential computation.
+    /// One run of an instruction; zero unless it is in a sequential computation.
     pub fn of(&self, id: InstructionId) -> &RunEstimate {
         &self.0[id]
     }
@@ -115,14 +116,14 @@ impl Durations {
         durations
     }
 
-    /// Seconds from begin to end of an instruction, what it calls included, and seconds of these that main memory is
-    /// busy.
+    /// Seconds from begin to end of an instruction, including the computations that it calls, and the part of them in
+    /// which main memory is busy.
     pub fn of(&self, id: InstructionId) -> (f64, f64) {
         self.0[id]
     }
 }
 
-/// One run of a computation, what it calls included.
+/// One run of a computation, including the computations that it calls.
 #[derive(Clone, Copy, Debug, Default)]
 struct Run {
     bytes: f64,
@@ -204,7 +205,7 @@ impl Follow<'_> {
                     run.transferred += transfer.bytes;
                     match cross_program_prefetch_index {
                         None => flying.push_back(Flying { start: id, left: transfer.seconds }),
-                        // What the run before left is here already.
+                        // The previous run left it here already.
                         Some(_) => run.resident += transfer.bytes,
                     }
                 }
@@ -258,7 +259,7 @@ impl Follow<'_> {
             }
         }
         memory += latency;
-        // What takes longest is what the kernel's time goes to.
+        // The longest part bounds the kernel's time.
         let (matrix, compute) = (self.machine.matrix_seconds(work), self.machine.compute_seconds(work));
         let longest = memory.max(compute);
         run.overhead = work.overhead;
@@ -274,7 +275,7 @@ impl Follow<'_> {
         run
     }
 
-    /// What a copy between memories moves in main memory, and how long it takes on its own.
+    /// Main memory traffic and time of a copy between memories, on its own.
     fn copy(&self, id: InstructionId) -> Run {
         let end = |i: u32| {
             let index = ShapeIndex::from([i]);
@@ -290,7 +291,7 @@ impl Follow<'_> {
         }
     }
 
-    /// Runs something on the cores, while transfers use what it leaves of main memory's time.
+    /// Runs work on the cores, while transfers use the time that it leaves of main memory.
     fn proceed(&self, run: &mut Run, flying: &mut VecDeque<Flying>, next: &Run) {
         run.add(next, 1.0);
         let mut idle = (next.seconds - next.busy).max(0.0);

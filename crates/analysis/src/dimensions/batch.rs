@@ -1,4 +1,4 @@
-//! Which dimension of a program's arguments is the batch.
+//! Finds the batch dimension among the dimensions of a program's arguments.
 
 use super::{Dimensions, FactorId, FactorList};
 use cranelift_entity::EntityRef;
@@ -49,9 +49,9 @@ impl Dimensions {
         Some(Batch { factor: *factors.first()?, at: (parameter, part, dimension), dimension: factors })
     }
 
-    /// The likeliest batch: of the dimensions of integer arguments (tokens, labels), or else of all
-    /// arguments that are no state, or else of all, those that no state of floats has; of these, those that are the slowest of
-    /// an argument, if there are such, and of these the one that most bytes of the program have.
+    /// The likeliest batch dimension. Candidates are dimensions of integer arguments (tokens, labels), or else of all
+    /// arguments that are not state, or else of all arguments, as long as no floating-point state has them. Dimensions
+    /// that are the slowest of an argument are preferred, then those of the most bytes.
     ///
     /// `None` where no argument has a dimension that could be it.
     pub fn batch(&self, module: &Module) -> Option<Batch> {
@@ -117,7 +117,7 @@ impl Dimensions {
 }
 
 impl Argument<'_> {
-    /// Factors that it has once: what it has twice counts no examples.
+    /// Factors that occur once: a factor that occurs twice counts no examples.
     fn once(&self) -> Vec<FactorId> {
         let count = |factor: &FactorId| self.factors.iter().filter(|other| *other == factor).count();
         self.factors.iter().copied().filter(|factor| count(factor) == 1).collect()

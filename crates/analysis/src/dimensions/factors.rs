@@ -1,4 +1,4 @@
-//! Extents as products of factors, and which factors are one.
+//! Extents as products of factors, and equal factors.
 
 use cranelift_entity::{EntityRef, PrimaryMap, entity_impl};
 use petgraph::unionfind::UnionFind;
@@ -12,15 +12,15 @@ entity_impl!(FactorId, "factor");
 /// Some factors, the slowest varying first; none for an extent of 1.
 pub type FactorList = SmallVec<[FactorId; 4]>;
 
-/// Extents do not divide each other, so that nothing can be said about their parts.
+/// Extents that do not divide each other, so that their parts are unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tangled;
 
-/// Every factor there is. A factor that is found to be a product is split for good, wherever it stands.
+/// All factors. A factor that is found to be a product is split for good, wherever it occurs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Factors {
     extents: PrimaryMap<FactorId, i64>,
-    /// Of those that are not their class's own factor, nothing is asked but whose class they are in.
+    /// Of factors that do not represent their class, only the class is used.
     classes: UnionFind<u32>,
     /// The slower and the faster part of a class's own factor that was split.
     parts: Vec<Option<(FactorId, FactorId)>>,
@@ -49,7 +49,7 @@ impl Factors {
         FactorId::new(self.classes.find(factor.as_u32()) as usize)
     }
 
-    /// What a factor is a product of: one of each class, none of them split.
+    /// The parts of a factor: one of each class, none of them split.
     pub(super) fn whole(&self, factor: FactorId) -> FactorList {
         let (mut list, mut rest): (FactorList, FactorList) = (smallvec![], smallvec![factor]);
         while let Some(next) = rest.pop() {
@@ -65,9 +65,9 @@ impl Factors {
     /// Says that two products are the same, element for element in row-major order. Splits factors where that needs to be.
     ///
     /// # Errors
-    /// [`Tangled`] where the factors do not divide each other. What agreed before is kept.
+    /// [`Tangled`] if the factors do not divide each other. Earlier unifications remain.
     pub(super) fn unify(&mut self, a: &[FactorId], b: &[FactorId]) -> Result<(), Tangled> {
-        // What is still to be compared, the next one last.
+        // The factors still to compare, the next one last.
         let mut a: FactorList = a.iter().rev().copied().collect();
         let mut b: FactorList = b.iter().rev().copied().collect();
         loop {

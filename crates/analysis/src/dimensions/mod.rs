@@ -1,4 +1,4 @@
-//! Which dimensions of a program's values are one: followed through every operation, by union-find.
+//! Finds equal dimensions of a program's values: tracks them through every operation, by union-find.
 //!
 //! ```text
 //!   x = f32[8,1024,768] parameter(0)       8 and 1024 and 768
@@ -6,13 +6,12 @@
 //!   d = f32[8192,64] dot(r, w)             8·1024 again, and 64 from `w`
 //! ```
 //!
-//! An extent is a product of *factors*: where a reshape merges or splits dimensions, factors say which part is which. Where
-//! extents follow from each other by anything but multiplication (a slice is shorter by one, a window moves), there is a
-//! [`Relation`] instead, which says how.
+//! An extent is a product of *factors*: if a reshape merges or splits dimensions, factors say which part is which. If
+//! extents depend on each other other than by multiplication (a slice is shorter by one, a window moves), a
+//! [`Relation`] says how.
 //!
-//! A computation that is called from several places has one set of dimensions for all of them, and so has a constant
-//! that several instructions read, so that values that have nothing to do with each other may seem to belong together. Passes can
-//! see to it beforehand that this does not happen (`passes::UNSHARE_SPLATS`).
+//! All callers of a computation share its dimensions, and so do all readers of a constant, so unrelated values may seem
+//! to be related. Passes can prevent that beforehand (`passes::UNSHARE_SPLATS`).
 
 mod batch;
 mod factors;
@@ -49,7 +48,7 @@ pub type DimensionId = u32;
 pub struct Relation {
     /// The instruction that relates them.
     pub instruction: InstructionId,
-    /// What the extent follows from.
+    /// The dimensions that determine the extent.
     pub from: Vec<DimensionId>,
     /// The dimension with that extent.
     pub to: DimensionId,
@@ -117,7 +116,7 @@ impl Dimensions {
         self.of(self.positions.root(instruction))
     }
 
-    /// What the extent of a dimension is a product of.
+    /// The factors of a dimension's extent.
     pub fn factors_of(&self, dimension: DimensionId) -> FactorList {
         self.factor[dimension as usize].map_or_else(FactorList::new, |factor| self.factors.whole(factor))
     }

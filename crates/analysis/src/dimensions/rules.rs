@@ -1,4 +1,4 @@
-//! What each operation says about the dimensions of its operands and of its result.
+//! Each operation's constraints on the dimensions of its operands and result.
 
 use super::{DimensionId, Dimensions, FactorList, Relation, RelationKind};
 use memplan_ir::indexing::operands_read;
@@ -7,7 +7,7 @@ use memplan_ir::{
     ScatterDimensions, SliceDimension, Window, WindowDimension,
 };
 
-/// Lets every instruction of the module say what it knows.
+/// Applies the rules of every instruction of the module.
 pub(super) fn apply(module: &Module, dimensions: &mut Dimensions) {
     for computation in module.computations.values() {
         for &id in &computation.instructions {
@@ -164,8 +164,8 @@ impl Rules<'_> {
         self.dimensions.relations.push(Relation { instruction: self.id, from, to, kind });
     }
 
-    /// Dimensions are one where their indices are and they are equally long: a part that is as long as its array is so whatever
-    /// the length. Those that are summed over are one, too.
+    /// Dimensions are equal if their indices and lengths are equal: a part as long as its array stays so at any length.
+    /// Summed dimensions are equal, too.
     fn by_index(&mut self) {
         let result: Vec<PositionId> = self.dimensions.positions.of(self.id).collect();
         let leaves = if self.module.shape(self.id).is_tuple() { &result[1..] } else { &result[..] };
@@ -188,7 +188,7 @@ impl Rules<'_> {
         }
     }
 
-    // -- Values that are handed on.
+    // -- Values that are passed on.
 
     fn elementwise(&mut self) {
         let rank = self.extents(self.id).len();
@@ -321,7 +321,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Where there are at least as many places as updates, the program makes room for all of them.
+    /// If there are at least as many positions as updates, the program makes room for all of them.
     fn room(&mut self, scatter: &ScatterDimensions, operand: InstructionId, update: InstructionId) {
         let is_batch = |d: &usize| !scatter.update_window_dims.contains(&(*d as i64));
         let batch: Vec<usize> = (0..self.extents(update).len()).filter(is_batch).collect();

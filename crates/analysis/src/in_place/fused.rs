@@ -1,4 +1,4 @@
-//! What a fused computation does to its parameters: which it updates in place, and which it reads element by element.
+//! How a fused computation uses its parameters: which it updates in place, and which it reads element by element.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -119,8 +119,8 @@ fn see_through(module: &Module, mut id: InstructionId, mut at: ShapeIndex) -> (I
 ///   e = exponential(s)     r = reduce(e)        root (s, r)
 /// ```
 ///
-/// Not so if what was reduced flows back to the same place (softmax): then all of a row is read before any is written.
-/// Close to linear in what is computed from each parameter.
+/// Not if reduced values flow back to the same position (softmax): then all of a row is read before any is written.
+/// Close to linear in the values computed from each parameter.
 pub(super) fn pointwise_uses(
     module: &Module,
     fused: ComputationId,
@@ -138,7 +138,7 @@ pub(super) fn pointwise_uses(
     uses.collect()
 }
 
-/// Who reads what within computations, and where that stands.
+/// The readers of each instruction within computations, with their positions.
 pub(super) struct Readers {
     users: Users,
     /// The place of each instruction in its computation.
@@ -189,7 +189,7 @@ fn pointwise_use(
     let root = module.computations[fused].root;
     let is_root_tuple = |id: InstructionId| id == root && module.instructions[id].op == Op::Tuple;
     walk.reach(last, Reach::Point);
-    // What is reached is looked at in the order of the computation: after all that it is computed from.
+    // Reached instructions are visited in the order of the computation: after all their operands.
     let mut next: BinaryHeap<Reverse<u32>> = BinaryHeap::new();
     loop {
         let of_last = users.of(last).iter().filter(|&&user| !is_root_tuple(user));
@@ -253,7 +253,7 @@ impl Walk<'_> {
         ids.iter().any(|&id| self.of(id).is_some())
     }
 
-    /// How those of some instructions that depend on the parameter do, if they agree.
+    /// The common reach of the given instructions that depend on the parameter.
     fn join(&self, ids: &[InstructionId]) -> Option<Reach> {
         let mut reaches = ids.iter().filter_map(|&id| self.of(id));
         let first = reaches.next()?;
@@ -300,8 +300,8 @@ impl Walk<'_> {
                     _ => None,
                 }
             }
-            // Kernels begin with copies of the arrays that do not lie in the results yet: one that is updated as two
-            // results, and lies in the first, might be updated before it is copied to the second.
+            // Kernels start by copying arrays that are not in the results yet: an array that is updated as two results,
+            // and shares bytes with the first, might be updated before it is copied to the second.
             Op::Scatter(_) => {
                 let (arrays, rest) = operands.split_at(operands.len() / 2);
                 let mut reached = arrays.iter().filter_map(|&array| self.of(array));
@@ -318,7 +318,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A nested fusion that reads what is reached element by element, and all of whose results that depend on it have as
+    /// A nested fusion that reads the reached value element by element, if all results that depend on it have equally
     /// many elements.
     fn step_into(&self, id: InstructionId) -> Option<Reach> {
         let (module, operands) = (self.module, &self.module.instructions[id].operands);
@@ -339,7 +339,7 @@ impl Walk<'_> {
         (is_as_inside && reached.all(is_fine)).then_some(reach)
     }
 
-    /// Whether a bitcast leaves elements as they are. Narrower ones are not tiled as those of the parameter.
+    /// Whether a bitcast keeps elements in place. Narrower elements have other tiles than the parameter's.
     fn stays_in_place(&self, operand: InstructionId, id: InstructionId) -> bool {
         let (Some(a), Some(b)) = (self.array(operand), self.array(id)) else { return false };
         let is_tiled = !tiles(a).is_empty() || !tiles(b).is_empty();

@@ -1,4 +1,4 @@
-//! When two arrays have equal layouts, so that one can take the bytes of the other.
+//! Whether two arrays have equal layouts, so that one can reuse the bytes of the other.
 
 use memplan_ir::{ArrayShape, RareLayout, Shape, Tile};
 
@@ -19,8 +19,8 @@ pub(super) fn same_bytes(a: &ArrayShape, b: &ArrayShape) -> bool {
         && (tiles(a).is_empty() || a.dimensions == b.dimensions)
 }
 
-/// Whether two shapes agree on where the elements of their arrays lie, widths aside: index `i` of one lies where index
-/// `i` of the other does. Narrower elements on the way may be tiled otherwise.
+/// Whether two shapes agree on the order of their elements in memory, apart from widths: index `i` of one is at the
+/// position of index `i` of the other. Narrower elements in between may have other tiles.
 pub(super) fn same_order(a: &Shape, b: &Shape) -> bool {
     match (a, b) {
         // A module has each shape once.

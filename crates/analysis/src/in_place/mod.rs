@@ -1,4 +1,4 @@
-//! Operations that work in place: which operand's buffer a result must share, and which it may take over.
+//! Operations that work in place: which operand's buffer a result must share, and which it may reuse.
 
 mod fused;
 mod lie;
@@ -63,7 +63,7 @@ impl InPlace {
         facts
     }
 
-    /// The pairs of an instruction that must share a buffer for the operation to mean what it says.
+    /// The pairs of an instruction that must share a buffer to preserve the operation's meaning.
     pub fn must_alias(&self, module: &Module, id: InstructionId) -> SmallVec<[InPlacePair; 1]> {
         let pairs = self.declared_and_found(module, id);
         let part = |pair: &InPlacePair| module.shape(id).subshape(&pair.output_index);
@@ -83,8 +83,8 @@ impl InPlace {
         pairs.iter().flat_map(arrays).collect()
     }
 
-    /// The pairs that an instruction has by itself, and those that it has because it is what an asynchronous operation
-    /// runs: the start declares them, and what it runs carries them out.
+    /// The pairs of an instruction itself, and of the asynchronous operation that runs it: the start declares them, and
+    /// the wrapped instruction implements them.
     fn declared_and_found(&self, module: &Module, id: InstructionId) -> SmallVec<[InPlacePair; 1]> {
         let mut pairs = self.own_pairs(module, id);
         let instruction = &module.instructions[id];
@@ -142,7 +142,7 @@ impl InPlace {
                 let mut pairs: SmallVec<[InPlacePair; 1]> =
                     declared(&fusion.output_operand_aliasing).collect();
                 for found in instruction.called.first().map_or(&[][..], |&fused| &self.fused[fused]) {
-                    // One leaf cannot live in two operands, nor one operand hold two leaves: what is declared wins.
+                    // One leaf cannot live in two operands, nor one operand hold two leaves: declared aliases win.
                     let taken = pairs
                         .iter()
                         .any(|p| p.output_index == found.output_index || p.operand == found.parameter);
@@ -172,7 +172,7 @@ impl InPlace {
         else {
             return false;
         };
-        // Where extents are dynamic, elements are moved by other operations.
+        // With dynamic extents, other operations move elements.
         if result.is_dynamic() {
             return false;
         }
@@ -187,8 +187,8 @@ impl InPlace {
             if !is_one_loop || !lies_as_inside(module, id, operand, output) {
                 return false;
             }
-            // What is computed from the operand lies where the operand lies, whatever bitcasts call the extents. Any
-            // other result must have the same extents and be elementwise, so that one loop reads and writes both.
+            // Values computed from the operand stay in its place, whatever extents bitcasts give them. Any other result
+            // must have equal extents and be elementwise, so that one loop reads and writes both.
             return match pointwise.points.contains(output) {
                 true => same_bytes(result, source),
                 false => {
@@ -203,8 +203,8 @@ impl InPlace {
             return false;
         }
         match &instruction.op {
-            // Element k of operand i is only moved within result i, or reduced with those of other devices, and kernels
-            // start from a copy in the result.
+            // Element k of operand i only moves within result i, or is reduced with the elements of other devices, and
+            // kernels start from a copy in the result.
             Op::Sort { .. } | Op::AllReduce(_) => output.0.first().map_or(0, |&i| i as usize) == operand,
             Op::TriangularSolve(_) => operand == 1,
             _ => output.is_root() && is_in_step(&instruction.op),
@@ -220,8 +220,8 @@ fn declared(aliases: &[OutputOperandAlias]) -> impl Iterator<Item = InPlacePair>
     })
 }
 
-/// Whether a fusion's operand and result lie as its computation calls them: what is known of the inside holds for the
-/// bytes outside only then. Before layouts are assigned it need not be so.
+/// Whether a fusion's operand and result have the layouts of its computation: only then do facts about the inside hold
+/// for the bytes outside. Before layout assignment they may differ.
 fn lies_as_inside(module: &Module, fusion: InstructionId, operand: usize, output: &ShapeIndex) -> bool {
     let instruction = &module.instructions[fusion];
     let fused = &module.computations[instruction.called[0]];
@@ -233,7 +233,7 @@ fn lies_as_inside(module: &Module, fusion: InstructionId, operand: usize, output
     }) && made.zip(result).is_some_and(|(made, result)| same_order(made, result))
 }
 
-/// Whether a fusion's operand and result are the same bytes, and are what its computation calls them.
+/// Whether a fusion's operand and result share bytes, with the shapes of its computation.
 fn stays_in_place(module: &Module, fusion: InstructionId, operand: usize, output: &ShapeIndex) -> bool {
     let source = module.shape(module.instructions[fusion].operands[operand]).as_array();
     let result = module.shape(fusion).subshape(output).and_then(Shape::as_array);
@@ -246,7 +246,7 @@ fn is_in_step(op: &Op) -> bool {
     match op {
         // They read half of each element.
         Op::Unary(UnaryOp::Real | UnaryOp::Imag) => false,
-        // Where it adds a dimension, or takes one away, extents differ and callers find nothing in place.
+        // If it adds or removes a dimension, extents differ and callers find nothing in place.
         Op::BitcastConvert => true,
         op => op.is_elementwise(),
     }

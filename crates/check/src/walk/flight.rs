@@ -16,7 +16,7 @@ pub(crate) struct Flight {
 }
 
 impl Walk<'_, '_> {
-    /// The parts of a start's result that stand for its operands.
+    /// The parts of a start's result that represent its operands.
     pub(super) fn pass_sources(&mut self, id: InstructionId) {
         let facts = self.facts();
         let instruction = &facts.module.instructions[id];
@@ -45,7 +45,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// What a done makes visible: part `{0}` or `{1}` of the start's result, or all of it.
+    /// The result of a done: part `{0}` or `{1}` of the start's result, or all of it.
     pub(super) fn done(&mut self, id: InstructionId) {
         let facts = self.facts();
         let instruction = &facts.module.instructions[id];
@@ -76,7 +76,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Marks an operation as in flight under the name of the tuple that stands for it.
+    /// Marks an operation as in flight under the name of its tuple.
     pub(crate) fn take_off(&mut self, name: PositionId, flight: Flight) {
         flight.reads.iter().for_each(|slice| self.in_flight.hold_read(slice, flight.start));
         flight.writes.iter().for_each(|slice| self.in_flight.hold_write(slice, flight.start));

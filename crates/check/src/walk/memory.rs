@@ -1,4 +1,4 @@
-//! Reads that must find their values, and writes that replace them.
+//! Reads, which must see their values, and writes, which replace them.
 
 use memplan_ir::{EntityRef, InstructionId, Op, PositionId, ShapeIndex};
 use memplan_memory::Slice;
@@ -7,12 +7,12 @@ use super::Walk;
 use crate::Violation;
 use crate::bytes::Holder;
 
-/// What is found at a position.
+/// The result of looking at a position.
 enum Look {
     Whole,
     NotInMemory,
     InFlight(Slice, InstructionId),
-    /// The slice, the first bytes of it that are wrong, and what they hold.
+    /// The slice, its first wrong bytes, and their contents.
     Other(Slice, Slice, Holder),
 }
 
@@ -37,7 +37,8 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Where the call before may have left a value, nothing is written until the copy starts that would fetch it.
+    /// Where the previous call may have left a value, nothing is written until the start of the copy that would fetch
+    /// it.
     pub(super) fn expect_untouched(&mut self, start: InstructionId) {
         let facts = self.facts();
         let to = facts.positions.find(start, &ShapeIndex::from([0]));
@@ -48,7 +49,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// What the next call may look for is whole at the end.
+    /// Values that the next call may use are whole at the end.
     pub(super) fn expect_residents(&mut self) {
         let facts = self.facts();
         for &start in facts.schedule.sequence(facts.module.entry) {

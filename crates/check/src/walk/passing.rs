@@ -1,4 +1,4 @@
-//! Values that are passed on: they have another name then, and nothing moves.
+//! Values that are passed on under another name, without moving.
 
 use memplan_ir::{InstructionId, PositionId};
 use memplan_memory::Slice;
@@ -6,7 +6,7 @@ use memplan_memory::Slice;
 use super::Walk;
 use crate::Violation;
 
-/// What passes a value on.
+/// The ways to pass a value on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Passing {
     /// Everything, tables included.
@@ -46,7 +46,7 @@ impl Walk<'_, '_> {
         let start = |slice: Option<Slice>| slice.map(|s| (s.allocation, s.offset));
         let same = match passing {
             Passing::Bitcast => start(slice) == start(source_slice),
-            // Where tuples are only known at compile time they need no table.
+            // Tuples known at compile time need no table.
             _ => slice == source_slice || facts.part(to).is_tuple && slice.is_none(),
         };
         if !same {
@@ -58,7 +58,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// A result of a called computation stands for the callee's: both must be in the same place.
+    /// A result of a called computation must be in the same place as the callee's.
     pub(crate) fn check_moved(&mut self, to: PositionId, from: PositionId) {
         let facts = self.facts();
         let (slice, source_slice) = (facts.slice(to), facts.slice(from));

@@ -1,4 +1,4 @@
-//! Plans that are safe to run, and claim what is not so.
+//! Plans that are safe to run, but make false claims.
 
 use memplan_check::Violation as V;
 use memplan_ir::{Position, ShapeIndex};

@@ -1,4 +1,4 @@
-//! A right plan, broken in every way that matters: each break is found, and named for what it is.
+//! A right plan, broken in every relevant way: the checker finds and names each break.
 
 use memplan_check::Violation as V;
 use memplan_ir::{EntityRef, Position, ShapeIndex};

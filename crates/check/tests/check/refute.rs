@@ -278,7 +278,7 @@ ENTRY main {
 }";
     refutes(
         &text.replace("OWN", "other").replace("COND", "32"),
-        "`br`{0} in `body` is the same value as `t`{0} in `main`, which lies at alloc0[0..16), but is planned at alloc1[0..16)",
+        "`br`{0} in `body` is the same value as `t`{0} in `main`, which is at alloc0[0..16), but is planned at alloc1[0..16)",
     );
     refutes(&text.replace("OWN", "temp").replace("COND", "16"), "`bn` in `body` at");
     let ok = text.replace("reverse(bx), dimensions={0}", "negate(bx)").replace("OWN", "temp");
@@ -325,7 +325,7 @@ ENTRY main {
   b = f32[4]{0} call(p), to_apply=inc // temp+0
   ROOT r = f32[4]{0} negate(b)        // out+0
 }",
-        "`ip` in `inc` is the same value as `p` in `main`, which lies at alloc1[0..16), but is planned at alloc0[0..16)",
+        "`ip` in `inc` is the same value as `p` in `main`, which is at alloc1[0..16), but is planned at alloc0[0..16)",
     );
 }
 
@@ -424,11 +424,11 @@ ENTRY main {
 }";
     refutes(
         &text.replace("A+", "out0+").replace("B+", "out1+"),
-        "output {0} is aliased with parameter 0{} but lies at alloc1[0..16)",
+        "output {0} is aliased with parameter 0{} but is at alloc1[0..16)",
     );
     refutes(
         &text.replace("A+", "arg0+").replace("B+", "temp+"),
-        "result `t`{1} in `main` lies at alloc1[0..16), which is given up",
+        "result `t`{1} in `main` is at alloc1[0..16), which is given up",
     );
     refutes(
         &text.replace("A+", "arg0+").replace("B+", "out+"),
@@ -450,7 +450,7 @@ ENTRY main {
   a = f32[4]{0} reverse(p), dimensions={0} // temp+8
   ROOT r = f32[4]{0} negate(a)        // out+0
 }";
-    refutes_on("cpu", text, "`a` in `main` lies at alloc1[8..24), which is not a multiple of 64");
+    refutes_on("cpu", text, "`a` in `main` is at alloc1[8..24), which is not a multiple of 64");
     refutes(&text.replace("temp", "fast"), "`a` in `main` belongs in S(0) but alloc1[8..24) is in S(1)");
     refutes(&text.replace("// temp+8", ""), "`a` in `main` needs 16 bytes but has no slice");
     refutes(&text.replace("arg0", "temp"), "the caller passes `p` in `main` in an allocation of its own");
@@ -470,8 +470,8 @@ ENTRY main {
     );
     let (entry, [p, a, b, r]) = (case.module.entry, ["p", "a", "b", "r"].map(|name| case.find(name)));
     for (sequence, complaint) in [
-        (vec![p, b, a, r], "`b` in `main` is scheduled before `a` in `main`, which it depends on"),
-        (vec![p, a, r, b], "`r` in `main` is scheduled before `b` in `main`"),
+        (vec![p, b, a, r], "`b` in `main` is scheduled before its dependency `a` in `main`"),
+        (vec![p, a, r, b], "`r` in `main` is scheduled before its dependency `b` in `main`"),
         (vec![p, a, r], "the schedule lacks `b` in `main`"),
         (vec![p, a, b, a, r], "the schedule of `main` has `a` in `main` twice"),
         (vec![], "the schedule lacks `p` in `main`"),
@@ -493,7 +493,7 @@ ENTRY main {
   b = f32[4]{0} custom-call(a), custom_call_target=\"f\", output_to_operand_aliasing={{}: (0, {})} // temp+16
   ROOT r = f32[4]{0} negate(b)        // out+0
 }",
-        "`b` in `main` is declared to update operand `a` in `main` in place, but lies at alloc1[16..32), not alloc1[0..16)",
+        "`b` in `main` is declared to update operand `a` in `main` in place, but is at alloc1[16..32), not alloc1[0..16)",
     );
 }
 

@@ -1,8 +1,8 @@
 //! Plans written into the program: each instruction is followed by `// allocation+offset`, with a shape index in front
 //! for parts of tuples: `// {0} temp+16 {1} out0+0`.
 //!
-//! An allocation's name says what it is: `arg0` and `arg0.1` are (parts of) parameters, `out…` outputs, `const…`
-//! constants, `fast…` an arena in space 1, anything else an arena. Sizes follow from what lies there.
+//! An allocation's name gives its kind: `arg0` and `arg0.1` are (parts of) parameters, `out…` outputs, `const…`
+//! constants, `fast…` an arena in space 1, anything else an arena. Sizes follow from the contents.
 
 use indexmap::IndexMap;
 use memplan_analysis::{KernelScratch, kernel_scratch};

@@ -1,4 +1,4 @@
-//! Two programs beside each other, with the list of what changed.
+//! Two programs beside each other, with the list of changes.
 
 use memplan::advice::diff::{Diff, signed};
 use memplan::codegen::view::{Row, Table};
@@ -11,7 +11,7 @@ use crate::failure::Failure;
 /// The page of the program that changed most.
 pub(super) fn page(compared: &Compared, setting: &Setting) -> Result<String, Failure> {
     let [before, after] = compared.modules.as_ref().ok_or_else(|| {
-        Failure::Usage("a page shows programs, and a plan file has none; name the modules themselves".into())
+        Failure::Usage("a page shows programs, and a plan file has none; give the modules instead".into())
     })?;
     let shown = |name, (module, planned)| Shown { name, module, target: &setting.target, planned };
     let before = shown("before", (&before.0, &before.1));
@@ -19,7 +19,7 @@ pub(super) fn page(compared: &Compared, setting: &Setting) -> Result<String, Fai
     Ok(page_of_two(before, after, &tables(&compared.programs[0])))
 }
 
-/// Why, and what changed, of main memory and of the others.
+/// The causes and changes, of main memory and of the others.
 fn tables(diff: &Diff) -> Vec<Table> {
     let memories = std::iter::once(&diff.main).chain(&diff.other_memories);
     let tables = memories.flat_map(|memory| {

@@ -1,4 +1,4 @@
-//! What is compared: two plan files, two modules, or the programs of two folders by their names.
+//! The inputs of `diff`: two plan files, two modules, or the programs of two folders by name.
 
 use memplan::advice::diff::{Diff, PlannedModule, diff, diff_programs};
 use memplan::advice::note_peaks;
@@ -11,33 +11,33 @@ use crate::failure::Failure;
 use crate::input::{Form, find, parse_module, read};
 use crate::plan::plan_module;
 
-/// What becomes of modules before they are compared.
+/// What to do with modules before comparing them.
 #[derive(Clone, Debug, Default)]
 pub(super) enum Preparation {
-    /// They are planned as they are.
+    /// Plan them as they are.
     #[default]
     Planned,
-    /// memplan compiles them.
+    /// Compile them with memplan.
     Compiled,
-    /// Another compiler does, as it is expected to.
+    /// Estimate another compiler.
     Estimated(Box<Compiler>),
 }
 
-/// What modules are made into plans with.
+/// How to make plans of modules.
 pub(super) struct Setting {
     pub(super) way: Preparation,
     pub(super) target: Target,
-    /// Whether modules are kept beside their plans, to be looked at.
+    /// Whether to keep modules beside their plans, for pages.
     pub(super) keeps_modules: bool,
 }
 
-/// A plan, and the module that it was made for, where that is there.
+/// A plan, and its module, if that is known.
 struct Side {
     file: PlanFile,
     program: Option<(Module, Planned)>,
 }
 
-/// A module with its plan on each side, where they are kept.
+/// A module with its plan on each side, if they are kept.
 pub(super) type Modules = Option<[(Module, Planned); 2]>;
 
 /// The differences of programs, the largest first.
@@ -56,7 +56,7 @@ pub(super) fn compare(before: &str, after: &str, setting: &Setting) -> Result<Co
     let compare_two = |before, after| compare_two(before, after, setting.keeps_modules);
     let mut programs = Vec::new();
     if before.len() == 1 && after.len() == 1 {
-        // Two programs are compared, whatever they are called.
+        // Two single programs are compared whatever their names.
         programs.push(compare_two(before.remove(0), after.remove(0)));
     }
     let mut only_before = Vec::new();
@@ -116,7 +116,7 @@ impl Setting {
         Ok(Side { file, program: Some((module, planned)) })
     }
 
-    /// The module as it is compared, with a plan.
+    /// The module after this step, with a plan.
     fn program(&self, mut module: Module) -> Result<(Module, Planned), Failure> {
         match &self.way {
             Preparation::Planned => {

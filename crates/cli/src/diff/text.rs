@@ -1,4 +1,4 @@
-//! Differences as people read them: on a screen, and in a comment on a pull request.
+//! Differences as text: for a screen, or for a comment on a pull request.
 
 use comfy_table::{CellAlignment, Table, presets};
 use memplan::advice::diff::{Diff, Figure, Matched, MemoryDiff, ValueChange, signed};
@@ -8,13 +8,13 @@ use super::programs::Compared;
 use crate::report::count;
 use crate::screen::Screen;
 
-/// Most changes that are listed.
+/// The most changes to list.
 const MOST_CHANGES: usize = 12;
 
-/// Most programs that are listed.
+/// The most programs to list.
 const MOST_PROGRAMS: usize = 20;
 
-/// The programs, and the one that changed most.
+/// Lists the programs, and describes the one that changed most.
 pub(super) fn text(compared: &Compared, screen: Screen) -> String {
     let diff = &compared.programs[0];
     let mut text = String::new();
@@ -31,7 +31,7 @@ pub(super) fn text(compared: &Compared, screen: Screen) -> String {
     screen.wrap(&text)
 }
 
-/// Figures of a memory, why they changed, and what changed at its peak.
+/// Figures of a memory, the causes of changes, and the changes at its peak.
 fn memory(memory: &MemoryDiff, screen: Screen) -> String {
     let mut text = format!("{}\n", totals(memory).trim_fmt());
     if !memory.causes.is_empty() {
@@ -54,7 +54,7 @@ fn memory(memory: &MemoryDiff, screen: Screen) -> String {
     text
 }
 
-/// Which place of the programs the changes are of.
+/// The place in the programs that the changes are of.
 fn heading(memory: &MemoryDiff) -> &'static str {
     match &memory.moved {
         None => "what changed at the peak",
@@ -63,12 +63,12 @@ fn heading(memory: &MemoryDiff) -> &'static str {
     }
 }
 
-/// A comment: totals and reasons, and what changed behind a fold.
+/// A comment: totals and causes, and the changes behind a fold.
 pub(super) fn markdown(compared: &Compared, grown: &[&Diff]) -> String {
     let diff = &compared.programs[0];
     let mut text = format!("### {}\n\n", title(diff));
     if !grown.is_empty() {
-        text.push_str(&format!(":x: {} grew by more than it may\n\n", count(grown.len(), "program")));
+        text.push_str(&format!(":x: {} grew by more than allowed\n\n", count(grown.len(), "program")));
     }
     if compared.programs.len() > 1 {
         text.push_str(&format!("{}\n\n", markdown_table(programs(compared))));
@@ -104,7 +104,7 @@ fn markdown_of(memory: &MemoryDiff) -> String {
     text
 }
 
-/// By how much a program grew: in bytes and as a share.
+/// The growth of a program: in bytes and as a share.
 pub(super) fn growth(diff: &Diff) -> String {
     format!("{} ({:+.2} %)", signed(diff.bytes()), 100.0 * (diff.ratio() - 1.0))
 }
@@ -116,7 +116,7 @@ fn title(diff: &Diff) -> String {
     let target =
         if a.target == b.target { a.target.clone() } else { format!("{} -> {}", a.target, b.target) };
     match diff.bytes() {
-        0 => format!("{module} on {target}: as many bytes as before"),
+        0 => format!("{module} on {target}: no change in bytes"),
         _ => format!("{module} on {target}: {}", growth(diff)),
     }
 }
@@ -148,7 +148,7 @@ fn only(compared: &Compared) -> String {
     list("before", &compared.only_before) + &list("after", &compared.only_after)
 }
 
-/// Figures that are there on either side.
+/// Figures that are above zero on either side.
 fn totals(memory: &MemoryDiff) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(["", "before", "after", "change"]);
@@ -175,18 +175,17 @@ fn markdown_table(mut table: Table) -> String {
     table.to_string()
 }
 
-/// Without holders there are no reasons.
+/// Plans without holders have no causes.
 fn without_peak(diff: &Diff) -> String {
     let missing = [&diff.before, &diff.after].map(|side| !side.has_peak);
     match missing {
         [false, false] => String::new(),
-        _ => {
-            "\nthe plan file does not say who holds the peak; one that this version writes does\n".to_string()
-        }
+        _ => "\nthe plan file does not list the holders of the peak; plan files of this version do\n"
+            .to_string(),
     }
 }
 
-/// What changed, and from what to what.
+/// The value that changed, and its shapes before and after.
 pub(super) fn lines(change: &ValueChange) -> [String; 2] {
     let was = change.operation_before.as_ref().map(|was| format!(", was {was}"));
     let source = change.source.as_ref().map(|source| format!(" {source}"));

@@ -1,4 +1,4 @@
-//! What each instruction costs, as a table.
+//! A table of the cost of each instruction.
 
 use memplan::analysis::RunEstimate;
 

@@ -1,4 +1,4 @@
-//! What can be written, a row each.
+//! The kinds of `--emit`, a row each.
 
 use memplan::codegen::view::{perfetto, svg};
 use memplan::codegen::{
@@ -15,15 +15,15 @@ use super::request::{Contents, Request};
 use super::view::{Shown, page, view};
 use crate::failure::Failure;
 
-/// Something that a planned module can be written as.
+/// A form in which to write a planned module.
 pub(super) struct Kind {
     /// The word before `=`.
     pub(super) name: &'static str,
     /// One line for people.
     pub(super) description: &'static str,
-    /// Why nothing on a machine could make use of it, where that is so.
+    /// Why no runtime of the machine could use it, if so.
     pub(super) runs_on: fn(&Target) -> Result<(), &'static str>,
-    /// What is written.
+    /// The function that writes it.
     pub(super) contents: fn(&Request<'_>) -> Result<Contents, Failure>,
 }
 
@@ -79,7 +79,7 @@ pub(super) const KINDS: &[Kind] = &[
     },
     Kind {
         name: "costs",
-        description: "what each instruction costs by the cost model, as tab-separated values",
+        description: "the cost of each instruction by the cost model, as tab-separated values",
         runs_on: anywhere,
         contents: |request| Ok(costs(request.program).into()),
     },
@@ -100,7 +100,7 @@ pub(super) const KINDS: &[Kind] = &[
     },
     Kind {
         name: "constants",
-        description: "the bytes of constants, at the offsets that layout and c-header give",
+        description: "the bytes of constants, at the offsets of layout and c-header",
         runs_on: anywhere,
         contents: |request| constants(request.program),
     },
@@ -121,7 +121,7 @@ pub(super) const KINDS: &[Kind] = &[
     },
     Kind {
         name: "tiles",
-        description: "what lies where on every tile of a machine that has some, as JSON",
+        description: "the contents of every tile of a machine with tiles, as JSON",
         runs_on: has_tiles,
         contents: |request| tiles(request.program),
     },
@@ -131,11 +131,11 @@ fn anywhere(_: &Target) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Runtimes that interpret programs on a processor, in memory that they are given.
+/// Accepts targets whose runtimes interpret programs on a processor, in memory that they are given.
 fn small_runtime(target: &Target) -> Result<(), &'static str> {
     match target.family {
         Family::Gpu | Family::Tpu | Family::Ipu => {
-            Err("this runtime is for processors, such as cpu, mcu-cortex-m7 or a machine of your own")
+            Err("this runtime is for processors, such as cpu, mcu-cortex-m7 or your own machine")
         }
         _ => Ok(()),
     }
@@ -145,7 +145,7 @@ fn has_tiles(target: &Target) -> Result<(), &'static str> {
     target.tiles.is_some().then_some(()).ok_or("it has no tiles")
 }
 
-/// The program, and beside it what it was before, where that is another one.
+/// The program, and beside it the original, if there is one.
 fn html(program: &PlannedModule<'_>) -> String {
     let shown = |name, module, planned| Shown { name, module, target: program.target, planned };
     let after = (shown("plan", program.module, program.planned), program.view());
@@ -175,7 +175,7 @@ fn graph(request: &Request<'_>) -> Result<Contents, Failure> {
     Ok(dot(module, planned, around).into())
 }
 
-/// A log folder with a profile of one run, of which only the program is known.
+/// A log folder with a profile of one run that has only the program.
 fn profile(request: &Request<'_>) -> Result<Contents, Failure> {
     let PlannedModule { module, planned, .. } = *request.program;
     let program = xprof(module, planned).map_err(|error| Failure::input(&error))?;
@@ -197,10 +197,10 @@ fn constants(program: &PlannedModule<'_>) -> Result<Contents, Failure> {
 
 fn tiles(program: &PlannedModule<'_>) -> Result<Contents, Failure> {
     let chips = program.tiles.ok_or_else(|| {
-        let what = "is not planned by tiles here; `compile` for a machine that has some writes them";
+        let what = "is not planned by tiles here; `compile` for a machine with tiles writes them";
         Failure::Usage(format!("`{}` {what}", program.target.name))
     })?;
-    // There are very many numbers, so that nobody reads it line by line.
+    // The document has very many numbers, so nobody reads it line by line.
     let document = TileDocument::new(program.module, program.target, &chips.plans);
     let text = serde_json::to_string(&document).expect("documents have only string keys") + "\n";
     Ok(text.into())

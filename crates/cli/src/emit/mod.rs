@@ -1,4 +1,4 @@
-//! `--emit KIND=FILE`: what else a plan or a compiled program can be written as.
+//! `--emit KIND=FILE`: other forms of a planned or compiled program.
 
 mod costs;
 mod kinds;
@@ -63,19 +63,19 @@ impl FromStr for Emit {
             format!("there is no kind `{name}`{meant}\n  the kinds are {}", names())
         })?;
         match path.is_empty() {
-            true => Err("the file is missing after `=`".to_string()),
+            true => Err("the file name is missing after `=`".to_string()),
             false => Ok(Emit { kind, path: path.to_string() }),
         }
     }
 }
 
 impl EmitArgs {
-    /// Whether all that is asked for means something for the machine, and goes to a place of its own, as the report does.
+    /// Checks that each form makes sense for the machine, and that no two outputs go to one place.
     pub(crate) fn check(&self, report: Option<&str>, target: &Target) -> Result<(), Failure> {
         for kind in self.emit.iter().map(|emit| emit.kind) {
             (kind.runs_on)(target).map_err(|because| {
                 Failure::Usage(format!(
-                    "error: `--emit {}` means nothing for {}: {because}",
+                    "error: `--emit {}` makes no sense for {}: {because}",
                     kind.name, target.name
                 ))
             })?;
@@ -83,13 +83,13 @@ impl EmitArgs {
         if !self.emit.iter().any(|emit| emit.kind.name == "dot") {
             refuse(
                 &given([("--around", self.around.is_some())]),
-                "it is about the graph of `--emit dot=FILE`",
+                "it configures the graph of `--emit dot=FILE`",
             )?;
         }
         distinct(self.emit.iter().map(|emit| Some(emit.path.as_str())).chain([report]))
     }
 
-    /// Writes all that was asked for.
+    /// Writes every requested form.
     pub(crate) fn write(&self, program: &PlannedModule<'_>) -> Result<(), Failure> {
         self.emit.iter().try_for_each(|Emit { kind, path }| {
             let around = self.around.as_deref();
@@ -100,7 +100,7 @@ impl EmitArgs {
         })
     }
 
-    /// Whether the program is to be shown beside what it was before.
+    /// Whether to show the program beside the original.
     pub(crate) fn shows_before(&self) -> bool {
         self.emit.iter().any(|emit| emit.kind.name == "html")
     }

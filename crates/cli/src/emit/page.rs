@@ -7,7 +7,7 @@ use crate::output::{distinct, write_result};
 
 #[derive(Args)]
 pub(crate) struct PageArgs {
-    /// Write a page to look at: both programs beside each other, on one scale, and what is said of them
+    /// Write a page to look at: both programs beside each other, on one scale, with the tables of the report
     #[arg(long, value_name = "html=FILE", value_parser = path)]
     emit: Option<String>,
 }
@@ -17,12 +17,12 @@ impl PageArgs {
         self.emit.is_some()
     }
 
-    /// Whether the page and the result go to places of their own.
+    /// Checks that the page and the result go to different places.
     pub(crate) fn check(&self, result: Option<&str>) -> Result<(), Failure> {
         self.emit.as_ref().map_or(Ok(()), |page| distinct([Some(page.as_str()), result]))
     }
 
-    /// Writes the page where one is asked for.
+    /// Writes the page if it was requested.
     pub(crate) fn write(&self, page: impl FnOnce() -> Result<String, Failure>) -> Result<(), Failure> {
         self.emit.as_ref().map_or(Ok(()), |path| write_result(Some(path), page()?))
     }
@@ -31,6 +31,6 @@ impl PageArgs {
 fn path(text: &str) -> Result<String, String> {
     match text.split_once('=') {
         Some(("html", path)) if !path.is_empty() => Ok(path.to_string()),
-        _ => Err("expected html=FILE, which is the only kind of this verb".to_string()),
+        _ => Err("expected html=FILE, the only kind that this verb writes".to_string()),
     }
 }

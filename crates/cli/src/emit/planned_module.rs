@@ -1,4 +1,4 @@
-//! A planned module, and what emitters ask of it.
+//! A planned module, and its parts that emitters use.
 
 use std::cell::OnceCell;
 
@@ -12,23 +12,23 @@ use memplan::plan::{Planned, ProgramCost};
 use super::view::view;
 use crate::ipu_report::{Chips, summary};
 
-/// A planned module, and what it can be written as.
+/// A planned module to write.
 pub(crate) struct PlannedModule<'a> {
     pub(crate) module: &'a Module,
     pub(crate) target: &'a Target,
     pub(crate) planned: &'a Planned,
     /// The tiles, of a machine that has some.
     pub(crate) tiles: Option<&'a Chips>,
-    /// The programs of the folder that it was read from.
+    /// The programs of the folder that the module was read from.
     pub(crate) resident: Option<&'a Resident>,
-    /// The program before it was compiled.
+    /// The program before compilation.
     pub(crate) before: Option<Before<'a>>,
     layout: OnceCell<ProgramLayout>,
     view: OnceCell<View>,
     cost: OnceCell<ProgramCost>,
 }
 
-/// A program as it was given, with a plan for the same machine.
+/// An input program, with a plan for the same machine.
 pub(crate) struct Before<'a> {
     pub(crate) module: &'a Module,
     pub(crate) planned: &'a Planned,

@@ -1,4 +1,4 @@
-//! What is asked of a kind, and what it answers.
+//! Requests to write a form, and their results.
 
 use std::path::PathBuf;
 
@@ -7,18 +7,18 @@ use super::PlannedModule;
 /// One thing to write.
 pub(super) struct Request<'a> {
     pub(super) program: &'a PlannedModule<'a>,
-    /// Where it goes, whose name may decide the form.
+    /// The path; its extension may select a format.
     pub(super) path: &'a str,
     /// The instruction that graphs are drawn around.
     pub(super) around: Option<&'a str>,
-    /// How far.
+    /// How many steps around it.
     pub(super) depth: u32,
 }
 
-/// What is written.
+/// The content to write.
 pub(super) enum Contents {
     File(Vec<u8>),
-    /// Files by their place within a folder.
+    /// Files by their path within a folder.
     Folder(Vec<(PathBuf, Vec<u8>)>),
 }
 

@@ -1,4 +1,4 @@
-//! Planned programs as pages: a program, or two beside each other.
+//! Pages of planned programs: one program, or two beside each other.
 
 use memplan::advice::diff::partners;
 use memplan::advice::{Holder, Words, operation};
@@ -7,7 +7,7 @@ use memplan::ir::{Module, Position};
 use memplan::memory::{Bytes, HolderEntry, Target};
 use memplan::plan::Planned;
 
-/// A program as it is called on a page.
+/// A program with its name on the page.
 #[derive(Clone, Copy)]
 pub(crate) struct Shown<'a> {
     pub(crate) name: &'a str,
@@ -16,7 +16,7 @@ pub(crate) struct Shown<'a> {
     pub(crate) planned: &'a Planned,
 }
 
-/// What people look at, in the words of the report.
+/// The view of a program, in the words of the report.
 pub(super) fn view(module: &Module, target: &Target, planned: &Planned) -> View {
     let words = Words::new(module, &planned.facts);
     let flow = &planned.facts.flow;
@@ -37,14 +37,14 @@ pub(super) fn view(module: &Module, target: &Target, planned: &Planned) -> View 
     })
 }
 
-/// A page of a program beside what it was, with both in sight and what is to be read about them.
+/// A page of a program beside the original, with both visible and tables about them.
 pub(crate) fn page_of_two(before: Shown<'_>, after: Shown<'_>, tables: &[Table]) -> String {
     let [before_view, after_view] =
         [before, after].map(|shown| view(shown.module, shown.target, shown.planned));
     page((after, &after_view), Some((before, &before_view)), true, tables)
 }
 
-/// A page of a program that was looked at, beside what it was.
+/// A page of a program with its view, beside the original.
 pub(super) fn page(
     (after, after_view): (Shown<'_>, &View),
     before: Option<(Shown<'_>, &View)>,
@@ -60,7 +60,7 @@ pub(super) fn page(
     html(&Page { program, beside, opens_beside, tables })
 }
 
-/// Every buffer as a holder of its own.
+/// Every buffer as a separate holder.
 fn holders(view: &View) -> Vec<HolderEntry> {
     let holder =
         |(buffer, notes): (&memplan::codegen::layout::Buffer, &memplan::codegen::view::BufferNotes)| {

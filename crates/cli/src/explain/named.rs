@@ -1,4 +1,4 @@
-//! What a name stands for: an instruction, a part of its result, an argument, an operation or a line.
+//! The meaning of a name: an instruction, a part of its result, an argument, an operation or a line.
 
 use indexmap::IndexMap;
 use memplan::advice::explain::{NamedItem, Subject, ValueNote, find};
@@ -13,16 +13,16 @@ use crate::failure::Failure;
 use crate::report::count;
 use crate::screen::Screen;
 
-/// What a name stands for, explained.
+/// The explanation of a name.
 #[derive(Serialize)]
 pub(super) struct Named {
     /// The name.
     name: String,
-    /// The values that it stands for, the largest first.
+    /// The values that the name refers to, the largest first.
     values: Vec<ValueNote>,
-    /// Instructions that it stands for whose results are never in memory, and the kernels that they run within.
+    /// Instructions that the name refers to whose results are never in memory, and their kernels.
     within_kernels: Vec<WithinKernel>,
-    /// What `memplan compile` makes of the first value.
+    /// What `memplan compile` does with the first value.
     compiled: Option<String>,
 }
 
@@ -32,7 +32,7 @@ struct WithinKernel {
     kernel: Option<String>,
 }
 
-/// Explains what a name stands for.
+/// Explains a name.
 pub(super) fn named(subject: &Subject<'_>, original: &Module, name: &str) -> Result<Named, Failure> {
     let found = find(subject.module, name).map_err(|error| Failure::Input(format!("error: {error}")))?;
     let mut named =
@@ -59,7 +59,7 @@ pub(super) fn named(subject: &Subject<'_>, original: &Module, name: &str) -> Res
         let message = format!("error: `{name}`: the result of this instruction has no part {index}");
         return Err(Failure::Input(message));
     }
-    // One value may be seen at several instructions.
+    // A value may be seen at several instructions.
     let mut seen = std::collections::BTreeSet::new();
     named.values.retain(|value| seen.insert(value.name.clone()));
     named.values.sort_by_key(|value| std::cmp::Reverse(value.bytes));
@@ -69,9 +69,9 @@ pub(super) fn named(subject: &Subject<'_>, original: &Module, name: &str) -> Res
     Ok(named)
 }
 
-/// What `compile` makes of an instruction, of a program that nobody has scheduled yet.
+/// What `compile` does with an instruction of an unscheduled program.
 fn fate(subject: &Subject<'_>, original: &Module, id: InstructionId) -> Option<String> {
-    /// Beyond this, compiling takes longer than people wait for an answer.
+    /// Compiling larger programs takes longer than a user waits.
     const MOST_INSTRUCTIONS: usize = 20_000;
     let name = &subject.module.instructions[id].name;
     if original.is_scheduled || original.instructions.len() > MOST_INSTRUCTIONS {
@@ -84,14 +84,14 @@ fn fate(subject: &Subject<'_>, original: &Module, id: InstructionId) -> Option<S
     let facts = &compiled.planned.facts;
     Some(match same {
         None => {
-            "`memplan compile` needs no such value: it is simplified away, or part of another".to_string()
+            "`memplan compile` removes it: it is simplified away, or merged into another value".to_string()
         }
         Some((id, instruction)) if !facts.graph.is_sequential(instruction.parent) => {
             let after = Subject::new(&module, target, &compiled.planned, &[]);
             let kernel = after
                 .kernel_of(id)
                 .map_or_else(String::new, |kernel| format!(" `{}`", module.instructions[kernel].name));
-            format!("`memplan compile` computes it within kernel{kernel}: it is never in memory")
+            format!("`memplan compile` computes it inside kernel{kernel}: it is never in memory")
         }
         Some((id, _)) => {
             let after = Subject::new(&module, target, &compiled.planned, &[]);
@@ -114,13 +114,13 @@ impl Named {
         for inner in self.within_kernels.iter().take(MOST_LINES) {
             text.push_str(&match &inner.kernel {
                 Some(kernel) => format!(
-                    "`{}` runs within kernel `{kernel}`: its result is never in memory\n",
+                    "`{}` runs inside kernel `{kernel}`: its result is never in memory\n",
                     inner.instruction
                 ),
                 None => format!("`{}` never runs: nothing reaches it\n", inner.instruction),
             });
         }
-        text.push_str(&more(self.within_kernels.len(), "instructions within kernels"));
+        text.push_str(&more(self.within_kernels.len(), "instructions inside kernels"));
         text.extend(self.compiled.iter().map(|compiled| format!("{compiled}\n")));
         text
     }
@@ -135,7 +135,7 @@ impl Named {
             screen.heading(&self.name),
             count(self.values.len(), "value")
         );
-        // Those of all layers in one line.
+        // Values of all layers share a line.
         let mut groups: IndexMap<(String, &str, &str, bool), Vec<&ValueNote>> = IndexMap::new();
         for value in &self.values {
             let key = (folded_operation(&value.operation), &*value.shape, &*value.class, value.is_at_peak);
@@ -197,9 +197,9 @@ fn of_value(value: &ValueNote, screen: Screen) -> String {
         let names: Vec<&str> =
             value.shares.iter().filter(|shared| shared.how == how).map(|shared| &*shared.name).collect();
         let what = match how {
-            "in place" => "same place as",
-            "before" => "bytes before of",
-            _ => "bytes after of",
+            "in place" => "shares bytes with",
+            "before" => "bytes held before by",
+            _ => "bytes held after by",
         };
         line(what, names.join(", "));
     }

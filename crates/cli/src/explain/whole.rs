@@ -1,4 +1,4 @@
-//! The program as a whole: who holds the peak, arguments, copies, reserved memory, constants.
+//! The whole program: the holders of the peak, arguments, copies, reserved memory, constants.
 
 use indexmap::IndexMap;
 use memplan::advice::explain::{ConstantNote, CopyNote, Donation, Overview, Reserved, ReservedFor, Subject};
@@ -35,13 +35,13 @@ pub(super) fn whole(
     text
 }
 
-/// Data that is part of the program.
+/// Constants of the program.
 fn constants(constants: &[ConstantNote], screen: Screen) -> String {
     if constants.is_empty() {
         return String::new();
     }
     let bytes = constants.iter().map(|constant| constant.bytes).fold(Bytes::ZERO, Bytes::saturating_add);
-    let mut text = format!("\n{} {bytes}\n", screen.heading("constants, which are part of the program:"));
+    let mut text = format!("\n{} {bytes}\n", screen.heading("constants embedded in the program:"));
     let mut table = screen.table();
     for constant in constants.iter().take(MOST_LINES) {
         let twice =
@@ -50,7 +50,7 @@ fn constants(constants: &[ConstantNote], screen: Screen) -> String {
             constant.bytes.to_string(),
             format!("{} {}", constant.name, constant.shape),
             constant.source.clone().unwrap_or_default(),
-            format!("captured{twice}: pass it as an argument, and it is there once for all programs"),
+            format!("captured{twice}: pass it as an argument, and all programs share it"),
         ]);
     }
     text.push_str(&aligned(table));
@@ -58,7 +58,7 @@ fn constants(constants: &[ConstantNote], screen: Screen) -> String {
     text
 }
 
-/// Arguments by whether they are donated, those of all layers in one line.
+/// Arguments grouped by donation; those of all layers share a line.
 fn donations(overview: &Overview, screen: Screen) -> String {
     let totals = &overview.donation;
     let mut text = format!(
@@ -71,7 +71,7 @@ fn donations(overview: &Overview, screen: Screen) -> String {
     type Kind<'a> = (Donation, String, &'a str, String);
     let mut groups: IndexMap<Kind<'_>, (Bytes, Vec<u32>)> = IndexMap::new();
     for argument in &overview.arguments {
-        // Of many results only the first is named, so that those of all layers are told in one line.
+        // If several results are donated to, only the first is named, so that arguments of all layers share a line.
         let why = match argument.donation {
             Donation::Used | Donation::Possible => String::new(),
             _ => argument.why.clone(),
@@ -83,7 +83,7 @@ fn donations(overview: &Overview, screen: Screen) -> String {
     }
     let mut table = screen.table();
     let mut kinds: Vec<_> = groups.into_iter().collect();
-    // What could be better comes first.
+    // Possible improvements first.
     let rank = |donation| match donation {
         Donation::Possible => 0,
         Donation::Unused => 1,
@@ -124,11 +124,11 @@ fn donations(overview: &Overview, screen: Screen) -> String {
     text
 }
 
-/// Copies of one cause and shape in one line.
+/// Copies grouped by cause and shape.
 fn copies(overview: &Overview, screen: Screen) -> String {
     let copies = &overview.copies;
     let heading = screen.heading(&match &overview.expected {
-        Some(expected) => format!("copies that {} will make, as memplan estimates:", expected.compiler),
+        Some(expected) => format!("copies that {} will make, by memplan's estimate:", expected.compiler),
         None => "copies:".to_string(),
     });
     if copies.is_empty() {
@@ -170,7 +170,7 @@ fn reserved(reserved: &[Reserved], screen: Screen) -> String {
     let mut text = format!("\n{}\n", screen.heading("reserved by kernels, libraries and collectives"));
     let mut groups: IndexMap<(&str, &str, &str), (Bytes, usize, &Reserved)> = IndexMap::new();
     for entry in reserved {
-        // Kernels of any kind are alike.
+        // Kernels of all kinds share a line.
         let opcode = if entry.what == ReservedFor::Kernel { "kernel" } else { &*entry.opcode };
         let key = (<&str>::from(entry.what), &*entry.space, opcode);
         let group = groups.entry(key).or_insert((Bytes::ZERO, 0, entry));
@@ -183,7 +183,7 @@ fn reserved(reserved: &[Reserved], screen: Screen) -> String {
     for ((what, space, opcode), (most, n, entry)) in groups.iter().take(MOST_LINES) {
         let whose = match *what {
             "kernel" => "working memory while it runs",
-            "library" => "working memory that the library asks for",
+            "library" => "working memory that the library requests",
             _ => "a result beside the operands",
         };
         table.add_row([
@@ -200,7 +200,7 @@ fn reserved(reserved: &[Reserved], screen: Screen) -> String {
     text
 }
 
-/// Numbers of arguments: `0 to 5, 7`.
+/// Ranges of argument numbers: `0 to 5, 7`.
 fn numbered(numbers: &[u32]) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for &number in numbers {

@@ -1,12 +1,12 @@
-//! Folders that XLA dumps into (`--xla_dump_to`): which of their files are one program, in which form.
+//! Folders of XLA's dumps (`--xla_dump_to`): groups files by program, and finds the form of each.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Which form of a program is wanted where a dump has several.
+/// The wanted form of a program, if a dump has several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// As the framework hands it over.
+    /// As the framework writes it.
     Given,
     /// As XLA compiled and scheduled it.
     Compiled,
@@ -21,7 +21,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// The file to read where a form is wanted: that form, or the one that there is.
+    /// The file to read for a wanted form: that form, or the one that exists.
     pub(super) fn module(&self, form: Form) -> Option<&PathBuf> {
         match form {
             Form::Given => self.given.as_ref().or(self.compiled.as_ref()),
@@ -30,25 +30,25 @@ impl Files {
     }
 }
 
-/// What a file of a dump is.
+/// The kind of a file in a dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Module(Form),
     Assignment,
 }
 
-/// The programs of a folder by name, without those of which only other files were dumped.
+/// The programs of a folder by name. Programs with only other files are left out.
 pub(super) fn programs(folder: &Path) -> std::io::Result<BTreeMap<String, Files>> {
     let mut programs: BTreeMap<String, Files> = BTreeMap::new();
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
-        // Links are followed: dumps are collected from several places.
+        // Links are followed, since users collect dumps from several places.
         if path.is_file() {
             paths.push(path);
         }
     }
-    // Of two files with the same module, the later name stays: `.txt` before `.hlo.pb`, which has all constants.
+    // If two files have the same module, the later name wins: `.txt` before `.hlo.pb`, which has all constants.
     paths.sort_by_key(|path| (!path.to_string_lossy().contains(".txt"), path.clone()));
     for path in paths {
         let Some(name) = path.file_name() else { continue };
@@ -64,7 +64,7 @@ pub(super) fn programs(folder: &Path) -> std::io::Result<BTreeMap<String, Files>
     Ok(programs)
 }
 
-/// Whether a program is called so: by the whole name of its files, `module_0001.jit_step`, or by that of the module alone.
+/// Whether a program has this name: the whole name of its files, `module_0001.jit_step`, or only that of the module.
 pub(super) fn is_called(program: &str, name: &str) -> bool {
     program == name
         || program
@@ -72,7 +72,7 @@ pub(super) fn is_called(program: &str, name: &str) -> bool {
             .is_some_and(|(_, rest)| rest.split_once('.').is_some_and(|(_, module)| module == name))
 }
 
-/// The buffer assignment in the folder of a file that XLA dumped, where it belongs to that file.
+/// The buffer assignment beside a file of a dump, if it belongs to that file.
 pub(super) fn assignment_beside(file: &Path) -> Option<PathBuf> {
     let name = file.file_name()?.to_string_lossy().into_owned();
     let (stem, _) = strip_form(&name)?;
@@ -83,12 +83,12 @@ pub(super) fn assignment_beside(file: &Path) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// What XLA adds to the name of a module for its buffer assignment.
+/// The suffix that XLA adds to the name of a module for its buffer assignment.
 const ASSIGNMENT: &str = "-buffer-assignment";
 
-/// The program and the part of it that a file has, by its name. XLA's names are
-/// `[TIME.]module_0001.NAME[.PLATFORM_]before_optimizations.txt`, libtpu's `TIME-TLP-hlo.txt`; files that people named
-/// themselves are programs where the name ends as that of a module.
+/// The program and form of a file, by its name. XLA's names are
+/// `[TIME.]module_0001.NAME[.PLATFORM_]before_optimizations.txt`, libtpu's `TIME-TLP-hlo.txt`; files named by users are
+/// programs if the name ends like that of a module.
 fn classify(file: &str) -> Option<(String, Part)> {
     let (stem, is_named_as_module) = strip_form(file)?;
     if let Some(program) = stem.strip_suffix(".before_optimizations") {
@@ -103,12 +103,12 @@ fn classify(file: &str) -> Option<(String, Part)> {
     if let Some(program) = stem.strip_suffix("-hlo").filter(|program| program.ends_with("-TLP")) {
         return Some((program.to_string(), Part::Module(Form::Compiled)));
     }
-    // What is left of a dump are modules after single passes, thunks, and code.
+    // The other files of a dump are modules after single passes, thunks, and code.
     let is_dumped = stem.starts_with("module_") || stem.contains(".module_");
     (is_named_as_module && !is_dumped).then(|| (stem.to_string(), Part::Module(Form::Given)))
 }
 
-/// The name without what says how it is written, and whether only modules are named so.
+/// The name without its format suffix, and whether the suffix is for modules only.
 fn strip_form(file: &str) -> Option<(&str, bool)> {
     let file = file.strip_suffix(".gz").unwrap_or(file);
     [(".hlo.pb", true), (".hlo.txt", true), (".hlo", true), (".txt", false), (".pb", false)]

@@ -1,17 +1,17 @@
-//! Programs and files that are not HLO: named for what they are, with the call that makes HLO.
+//! Programs and files that are not HLO: names their format, and the command that makes HLO.
 
-/// How JAX writes HLO text with the source line of every operation.
+/// The call by which JAX writes HLO text with the source line of every operation.
 pub(crate) const JAX_RECIPE: &str =
-    "`jax.jit(f).lower(*args).as_text(dialect=\"hlo\", debug_info=True)` is HLO text with source lines";
+    "`jax.jit(f).lower(*args).as_text(dialect=\"hlo\", debug_info=True)` writes HLO text with source lines";
 
-/// A kind of file that people have where HLO is expected.
+/// A kind of file that users give instead of HLO.
 struct Form {
     is: fn(&[u8]) -> bool,
     name: &'static str,
     help: &'static str,
 }
 
-/// Before texts, what begins with bytes that no text has.
+/// Binary formats come before texts.
 const FORMS: &[Form] = &[
     Form {
         is: |bytes| bytes.starts_with(b"ML\xefR"),
@@ -71,7 +71,7 @@ const FORMS: &[Form] = &[
     Form {
         is: |bytes| text_of(bytes).starts_with("BufferAssignment:"),
         name: "XLA's buffer assignment, which has no program",
-        help: "the module lies beside it; `memplan plan FOLDER` finds both",
+        help: "the module is beside it; `memplan plan FOLDER` finds both",
     },
     Form {
         is: |bytes| text_of(bytes).contains("\"memplan.plan\""),
@@ -91,13 +91,13 @@ const FORMS: &[Form] = &[
     Form { is: is_python, name: "a Python program", help: JAX_RECIPE },
 ];
 
-/// What a file is that is not HLO, and what to do; nothing where nobody knows.
+/// The format of a file that is not HLO, and advice; `None` if it is unknown.
 pub(super) fn name(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
     let form = FORMS.iter().find(|form| (form.is)(bytes)).filter(|_| !begins_as_hlo(bytes));
     form.map(|form| (form.name, form.help))
 }
 
-/// Whether a text is meant as HLO, whatever it mentions.
+/// Whether a text is meant as HLO, even if it mentions other formats.
 fn begins_as_hlo(bytes: &[u8]) -> bool {
     let lines = text_of(bytes).lines().map(str::trim);
     lines
@@ -106,10 +106,10 @@ fn begins_as_hlo(bytes: &[u8]) -> bool {
         .any(|line| line.starts_with("HloModule"))
 }
 
-/// How much of a file is looked at.
+/// The number of bytes to look at.
 const LOOK: usize = 1 << 16;
 
-/// The beginning of a text, without white space before it; nothing of what is no text.
+/// The beginning of a text, without leading white space; empty if the file is not text.
 fn text_of(bytes: &[u8]) -> &str {
     let start = &bytes[..bytes.len().min(LOOK)];
     let text = match std::str::from_utf8(start) {
@@ -119,7 +119,7 @@ fn text_of(bytes: &[u8]) -> &str {
     text.trim_start()
 }
 
-/// Text of MLIR begins with a module, a function, or with aliases of attributes and locations.
+/// Text of MLIR begins with a module, a function, or aliases of attributes and locations.
 fn is_mlir(bytes: &[u8]) -> bool {
     let text = text_of(bytes);
     let first = text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with("//"));
@@ -130,7 +130,7 @@ fn is_mlir(bytes: &[u8]) -> bool {
     first.is_some_and(begins) || ["stablehlo.", "mhlo.", "func.func"].iter().any(|op| text.contains(op))
 }
 
-/// An ONNX model begins with the version of the format, a small number, and then names who wrote it.
+/// An ONNX model begins with the version of the format, a small number, followed by the name of its producer.
 fn is_onnx(bytes: &[u8]) -> bool {
     let &[0x08, version, 0x12, n, ref rest @ ..] = bytes else { return false };
     let producer = rest.get(..usize::from(n));
@@ -144,7 +144,7 @@ fn holds_module(bytes: &[u8]) -> bool {
     text_of(bytes).contains("\nHloModule ")
 }
 
-/// Lines as loggers of XLA, TensorFlow and Python write them, or a trace of calls.
+/// Log lines of XLA, TensorFlow and Python, or a stack trace.
 fn is_log(bytes: &[u8]) -> bool {
     let is_logged = |line: &str| {
         let time = line.trim_start_matches(['I', 'W', 'E', 'F', '[']);

@@ -6,20 +6,20 @@ use flate2::read::MultiGzDecoder;
 
 use crate::failure::Failure;
 
-/// What every gzip file begins with.
+/// The first bytes of every gzip file.
 const MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 /// Contents may be this many times as large as the file: HLO text of many equal layers shrinks to a twentieth. Deflate
-/// itself goes up to a thousand.
+/// can reach a thousand.
 const MOST_TIMES: u64 = 100;
 
-/// Contents that are no larger than this are read however well they are compressed.
+/// Contents up to this size are read at any compression ratio.
 const SMALL: u64 = 64 << 20;
 
-/// The contents of a gzip file, or the bytes themselves where they are none.
+/// Decompresses a gzip file; returns other bytes unchanged.
 ///
 /// # Errors
-/// The file is damaged, or its contents are out of proportion to its size.
+/// The file is damaged, or its contents are disproportionately large.
 pub(super) fn unpack(bytes: Vec<u8>, name: &str) -> Result<Vec<u8>, Failure> {
     if !bytes.starts_with(&MAGIC) {
         return Ok(bytes);
@@ -33,7 +33,7 @@ pub(super) fn unpack(bytes: Vec<u8>, name: &str) -> Result<Vec<u8>, Failure> {
     match contents.len() as u64 <= most {
         true => Ok(contents),
         false => Err(Failure::Input(format!(
-            "error: `{name}` unpacks to more than {MOST_TIMES} times its size, as no program does"
+            "error: `{name}` unpacks to more than {MOST_TIMES} times its size, which no program does"
         ))),
     }
 }

@@ -1,4 +1,4 @@
-//! Reading what people give: modules in files, compressed or not, in folders of dumps, or on standard input; targets.
+//! Reads the user's input: modules in files, compressed or not, in folders of dumps, or on standard input; targets.
 
 mod assigned;
 mod dump;
@@ -25,7 +25,7 @@ pub use module::parse_module;
 
 /// A program that a path names.
 pub(crate) struct ProgramFiles {
-    /// What its files are called in a folder, without what tells them apart; a path that names a file.
+    /// The common part of the names of its files in a folder; or the path of a file.
     pub(crate) name: String,
     /// The file to read.
     pub(crate) file: String,
@@ -66,7 +66,7 @@ impl ProgramFiles {
     }
 }
 
-/// Reads and verifies a module. Of a folder that XLA dumped into, the program that needs most, which is said.
+/// Reads and verifies a module. Of a folder of dumps, the program that needs most memory, with a note.
 pub(crate) fn read_module(path: &str, form: Form) -> Result<Module, Failure> {
     let found = find(path, form)?;
     let i = match found.len() {
@@ -77,7 +77,7 @@ pub(crate) fn read_module(path: &str, form: Form) -> Result<Module, Failure> {
     found[i].module()
 }
 
-/// Says which of the files in a folder was read, and how to name another.
+/// Notes which file of a folder was read, and how to choose another.
 pub(crate) fn note_choice(path: &str, found: &[ProgramFiles], chosen: usize) {
     let file = &found[chosen].file;
     let Some(other) = found.iter().enumerate().find(|&(i, _)| i != chosen).map(|(_, other)| other) else {
@@ -95,8 +95,8 @@ pub(crate) fn note_choice(path: &str, found: &[ProgramFiles], chosen: usize) {
     ));
 }
 
-/// The programs that a path names, at least one: a file, standard input, the programs of a folder that XLA dumped into, or
-/// those of them that are called so (`FOLDER/jit_step`).
+/// The programs that a path names, at least one: a file, standard input, all programs of a folder of dumps, or those
+/// with a name (`FOLDER/jit_step`).
 pub(crate) fn find(path: &str, form: Form) -> Result<Vec<ProgramFiles>, Failure> {
     let given = Path::new(path);
     if path == "-" || given.is_file() {
@@ -115,7 +115,7 @@ pub(crate) fn find(path: &str, form: Form) -> Result<Vec<ProgramFiles>, Failure>
     if !programs.is_empty() {
         return Ok(programs);
     }
-    // XLA makes folders of the names of programs, too, without modules in them.
+    // XLA also makes folders named after programs, without modules in them.
     let parent =
         given.parent().map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent });
     let name = given.file_name().and_then(|name| name.to_str());
@@ -136,7 +136,7 @@ pub(crate) fn find(path: &str, form: Form) -> Result<Vec<ProgramFiles>, Failure>
         (false, false) => {
             format!("error: there is no file and no program `{path}`; the folder has {}", names(&others))
         }
-        // Reading it says why it cannot be read.
+        // The attempt to read it reports why it cannot be read.
         (false, true) => {
             return Ok(vec![ProgramFiles {
                 name: path.to_string(),
@@ -147,7 +147,7 @@ pub(crate) fn find(path: &str, form: Form) -> Result<Vec<ProgramFiles>, Failure>
     }))
 }
 
-/// A few programs by name.
+/// The names of a few programs.
 fn names(programs: &[ProgramFiles]) -> String {
     const MOST: usize = 8;
     let mut names: Vec<&str> = programs.iter().take(MOST).map(|program| program.name.as_str()).collect();
@@ -162,15 +162,15 @@ fn found(name: String, files: &dump::Files, form: Form) -> Option<ProgramFiles> 
     Some(ProgramFiles { name, file, assignment: files.assignment.clone() })
 }
 
-/// The target with a name, or from a file.
+/// The target with this name, or from this file.
 ///
 /// # Errors
-/// There is no such target, or the file describes none.
+/// There is no such target, or the file does not describe one.
 pub fn target(name: &str) -> Result<Target, Failure> {
     target_and_file(name).map(|(target, _)| target)
 }
 
-/// The target with a name, or from a file, and the text of its file.
+/// The target with this name, or from this file, and the text of its file.
 pub(crate) fn target_and_file(name: &str) -> Result<(Target, String), Failure> {
     if !name.ends_with(".toml") {
         let target = Target::find(name).map_err(|error| Failure::input(&error))?;
@@ -187,11 +187,11 @@ pub(crate) fn target_and_file(name: &str) -> Result<(Target, String), Failure> {
     Ok((target, text))
 }
 
-/// Reads a whole file, or standard input for `-`, once; what is compressed with gzip is unpacked.
+/// Reads a whole file, or standard input for `-`, once; unpacks gzip.
 pub(crate) fn read(path: &str) -> Result<Vec<u8>, Failure> {
     static IS_READ: AtomicBool = AtomicBool::new(false);
     if path == "-" && IS_READ.swap(true, Ordering::Relaxed) {
-        return Err(Failure::Usage("standard input (`-`) is asked for twice, and can be read once".into()));
+        return Err(Failure::Usage("standard input (`-`) is named twice, but can be read only once".into()));
     }
     let mut bytes = Vec::new();
     let result = match path {
@@ -202,7 +202,7 @@ pub(crate) fn read(path: &str) -> Result<Vec<u8>, Failure> {
     gzip::unpack(bytes, path).map(without_mark)
 }
 
-/// A text without the mark that some editors put before text in UTF-8.
+/// A text without the byte order mark that some editors write.
 fn without_mark(mut bytes: Vec<u8>) -> Vec<u8> {
     const MARK: &[u8] = "\u{feff}".as_bytes();
     if bytes.starts_with(MARK) {
@@ -211,18 +211,18 @@ fn without_mark(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// Reads a whole file, or standard input for `-`, that is text in UTF-8.
+/// Reads a whole file, or standard input for `-`, as UTF-8 text.
 pub(crate) fn read_text(path: &str) -> Result<String, Failure> {
     String::from_utf8(read(path)?).map_err(|error| {
         let text = String::from_utf8_lossy(error.as_bytes());
-        // Up to the first wrong byte both are the same, and there stands a replacement character.
+        // Up to the first wrong byte both texts are equal; there, one has a replacement character.
         let wrong = error.utf8_error().valid_up_to();
         let span = wrong..wrong + char::REPLACEMENT_CHARACTER.len_utf8();
-        Failure::Input(hlo::render_message("this is no text in UTF-8", span, path, &text))
+        Failure::Input(hlo::render_message("this is not UTF-8 text", span, path, &text))
     })
 }
 
-/// What is wrong at a line and byte column of a file, both from 1, with the line and a caret.
+/// Reports an error at a line and byte column of a file, both from 1, with the line and a caret.
 pub(crate) fn render_at(
     line: usize,
     column: usize,
@@ -231,7 +231,7 @@ pub(crate) fn render_at(
     text: &[u8],
 ) -> String {
     let source = text.split(|&byte| byte == b'\n').nth(line - 1).unwrap_or_default();
-    // A window around the column, as a hostile line may be long.
+    // Only a window around the column, since a hostile line may be long.
     const BEFORE: usize = 60;
     let from = (column - 1).saturating_sub(BEFORE).min(source.len());
     let to = (column + 40).min(source.len());

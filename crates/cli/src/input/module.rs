@@ -1,4 +1,4 @@
-//! From bytes to a verified module: HLO text or protobuf, told apart by content.
+//! From bytes to a verified module: HLO text or protobuf, detected by content.
 
 use std::ops::Range;
 
@@ -9,10 +9,10 @@ use super::foreign;
 use crate::failure::Failure;
 use crate::output::say;
 
-/// Parses and verifies a module: HLO text or protobuf, told apart by content. Errors point into `name`.
+/// Parses and verifies a module: HLO text or protobuf, detected by content. Errors point into `name`.
 ///
 /// # Errors
-/// [`Failure::Input`], with line, column and a caret where there is a text to point into.
+/// [`Failure::Input`], with line, column and a caret if the input is text.
 pub fn parse_module(bytes: Vec<u8>, name: &str) -> Result<Module, Failure> {
     let (module, text) = match String::from_utf8(bytes) {
         Ok(text) if !looks_binary(&text) => {
@@ -29,7 +29,7 @@ pub fn parse_module(bytes: Vec<u8>, name: &str) -> Result<Module, Failure> {
     Ok(module)
 }
 
-/// Protobuf has control characters early on; text has none but white space.
+/// Protobuf has control characters early on; text has only white space.
 fn looks_binary(text: &str) -> bool {
     text.bytes().take(256).any(|byte| byte < b' ' && !matches!(byte, b'\n' | b'\r' | b'\t'))
 }
@@ -46,13 +46,13 @@ fn read_proto(name: &str, bytes: &[u8]) -> Result<Module, Failure> {
     Ok(imported.module)
 }
 
-/// What a file is that has no HLO in it, where that is known.
+/// The format of a file without HLO, if it is known.
 fn not_hlo(bytes: &[u8], name: &str) -> Option<Failure> {
     let (what, help) = foreign::name(bytes)?;
     Some(Failure::Input(format!("error: `{name}` is {what}; memplan reads HLO\n  help: {help}")))
 }
 
-/// Each error with the line of the instruction it is about, where there is a text to point into.
+/// Renders each error with the line of its instruction, if the input is text.
 fn render_verify_errors(errors: &ir::VerifyErrors, name: &str, text: &str) -> String {
     let mut rendered = format!("error: `{name}` is not a valid module");
     for error in errors.0.iter().take(MOST_SHOWN) {
@@ -74,10 +74,10 @@ fn render_verify_errors(errors: &ir::VerifyErrors, name: &str, text: &str) -> St
     rendered
 }
 
-/// Errors of one module that are shown: each is looked for in the whole text.
+/// The most errors of one module to show: each is searched in the whole text.
 const MOST_SHOWN: usize = 100;
 
-/// Where in the text an error is: the definition of the instruction or computation it is about.
+/// The position of an error in the text: the definition of its instruction or computation.
 fn culprit(text: &str, error: &ir::VerifyError) -> Option<Range<usize>> {
     match error {
         ir::VerifyError::Computation { name, .. } => locate(text, name, 0),
@@ -88,7 +88,7 @@ fn culprit(text: &str, error: &ir::VerifyError) -> Option<Range<usize>> {
     }
 }
 
-/// Where an instruction or computation of that name is defined, from an offset on.
+/// The position after an offset that defines an instruction or computation of this name.
 fn locate(text: &str, name: &str, mut from: usize) -> Option<Range<usize>> {
     while let Some(found) = text.get(from..)?.find(name) {
         let (start, end) = (from + found, from + found + name.len());

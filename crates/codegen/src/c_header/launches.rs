@@ -1,4 +1,4 @@
-//! What runs: the tables of computations, launches and transfers, and that of the addresses they name.
+//! The tables of computations, launches and transfers, and of the addresses that they use.
 
 use std::fmt::{self, Display, Write};
 
@@ -108,7 +108,7 @@ impl Header<'_> {
     fn computation_rows(&self) -> Result<Rows, fmt::Error> {
         let spans = self.spans();
         let numbers = self.computation_numbers();
-        // Who calls each, what for, and as the how manieth.
+        // The caller of each, with the call's role and number.
         let mut calls = vec![None; spans.len()];
         for (_, launch) in self.layout.launches_in_order() {
             for (i, call) in launch.calls.iter().enumerate() {
@@ -133,7 +133,8 @@ impl Header<'_> {
         self.layout.computations.iter().enumerate().map(|(i, c)| (c.name.as_str(), i)).collect()
     }
 
-    /// The launches of each computation, with those of the computations that it runs. Outer computations stand first.
+    /// The launches of each computation, including those of the computations that it runs. Outer computations come
+    /// first.
     fn spans(&self) -> Vec<Span> {
         let computations = &self.layout.computations;
         let numbers = self.computation_numbers();
@@ -162,7 +163,7 @@ impl Rows {
         writeln!(self.text, "    {{{fields}}},")
     }
 
-    /// A line of addresses: what is read, what is written, what is worked in. Returns where each part begins.
+    /// A line of addresses: reads, writes, scratch. Returns the beginning of each part.
     fn addresses(
         &mut self,
         title: &dyn Display,

@@ -1,7 +1,7 @@
-//! A layout as a header for C99 and C++11: what an embedder needs to lay a program out without Rust.
+//! A layout as a header for C99 and C++11: all that an embedder without Rust needs.
 //!
-//! Everything is a macro or a `static const` table, so the header can be included anywhere and costs nothing where it
-//! is not used. Names begin with that of the module, in capitals:
+//! Everything is a macro or a `static const` table, so the header can be included anywhere and unused parts cost
+//! nothing. Names begin with the module's name, in capitals:
 //!
 //! ```c
 //! #define STEP_ALLOCATIONS 3                      // entries of STEP_ALLOCATION_TABLE
@@ -11,12 +11,12 @@
 //! #define STEP_BUFFER_FUSION_3_OFFSET UINT64_C(512)
 //! ```
 //!
-//! Then tables say what runs: computations, their launches in order with the addresses that they read and write, and
-//! transfers with the launches that start them and wait for them. The header asserts at compile time that the buffers
-//! are inside their allocations, and that `size_t` can hold the sizes. Strings are UTF-8.
+//! Further tables list computations, their launches in order with the addresses that they read and write, and transfers
+//! with the launches that start them and wait for them. The header asserts at compile time that the buffers are inside
+//! their allocations, and that `size_t` can hold the sizes. Strings are UTF-8.
 //!
-//! Where all memories of the machine are below 4 GiB, its tables have numbers of 32 bits; elsewhere
-//! `#define MEMPLAN_SIZE uint32_t` before the header makes them half as large, if all sizes are.
+//! If all memories of the machine are below 4 GiB, the tables have numbers of 32 bits; otherwise
+//! `#define MEMPLAN_SIZE uint32_t` before the header halves them, if all sizes fit.
 
 mod launches;
 mod names;
@@ -36,7 +36,7 @@ pub fn c_header(layout: &ProgramLayout) -> String {
     header.out
 }
 
-/// What all headers share, once however many are included.
+/// The common part of all headers, defined once however many are included.
 const TYPES: &str = include_str!("types.h");
 
 struct Header<'a> {
@@ -222,7 +222,7 @@ impl Header<'_> {
             "\n/* Where each value lives, and at which launches: from the first, to before the last. */"
         )?;
         let mut names = Names::default();
-        // Where the buffers of each allocation end: its last one, by a name that has been defined.
+        // The end of each allocation's buffers: its last buffer, by a name that has been defined.
         let mut ends: Vec<Option<(&Buffer, String)>> = vec![None; layout.allocations.len()];
         for buffer in &layout.buffers {
             let full_name = buffer.full_name();

@@ -1,4 +1,4 @@
-//! Names, comments and strings as C takes them.
+//! Names, comments and strings in C.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -29,7 +29,7 @@ impl Names {
     }
 }
 
-/// What all names of a module begin with: never a digit, nor an underscore, which C keeps for itself.
+/// The prefix of all names of a module: it never begins with a digit, nor with an underscore, which C reserves.
 pub(super) fn prefix(module: &str) -> String {
     let name = identifier(module);
     if name.starts_with(|c: char| c.is_ascii_digit()) { format!("M_{name}") } else { name }

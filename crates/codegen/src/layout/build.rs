@@ -1,4 +1,4 @@
-//! From module, facts and plan to the document.
+//! Builds the document from module, facts and plan.
 
 use std::cmp::Reverse;
 
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::constants::constant_offsets;
 
-/// The layout of a planned module: `facts` are those of the module under the plan's schedule.
+/// The layout of a planned module: `facts` must be of the module under the plan's schedule.
 ///
 /// Takes time close to linear in the module, and in what the launches read and write.
 ///
@@ -112,7 +112,7 @@ impl NumberedProgram<'_> {
     }
 
     fn allocations(&self, buffers: &[Buffer], file_offsets: &[Option<Bytes>]) -> Vec<Allocation> {
-        // The buffer that an allocation is for: a result, or whatever comes first.
+        // The buffer that an allocation is for: a result, or else the first one.
         let mut owners: Vec<Option<&Buffer>> = vec![None; self.plan.allocations.len()];
         for buffer in buffers {
             let owner = &mut owners[buffer.address.allocation as usize];

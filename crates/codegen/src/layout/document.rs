@@ -27,7 +27,7 @@ pub struct ProgramLayout {
     pub constants_file: Bytes,
     /// Memory spaces in which the program has something.
     pub spaces: Vec<Space>,
-    /// What to ask for before the first run, by number.
+    /// The allocations to make before the first run, by number.
     pub allocations: Vec<Allocation>,
     /// The parts of the parameters, by parameter and position.
     pub parameters: Vec<Port>,
@@ -35,7 +35,7 @@ pub struct ProgramLayout {
     pub results: Vec<Port>,
     /// Values with an address, by number.
     pub buffers: Vec<Buffer>,
-    /// What runs: the entry first, each other computation once, in order of its first launch.
+    /// The computations: the entry first, each other one once, in order of its first launch.
     pub computations: Vec<Computation>,
     /// Copies that run beside the launches, or between memory spaces, by the launch that starts them.
     pub transfers: Vec<Transfer>,
@@ -56,7 +56,7 @@ pub struct Space {
     pub capacity: Option<Bytes>,
     /// Bytes of the capacity that programs cannot have.
     pub reserved: Bytes,
-    /// Whether programs can only read it, so that what is there is part of the program's image.
+    /// Whether programs can only read it, so that its contents are part of the program's image.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub read_only: bool,
     /// All allocations in it together.
@@ -65,7 +65,7 @@ pub struct Space {
     pub temp: Bytes,
     /// Alignment of values within an allocation.
     pub alignment: Alignment,
-    /// What the machine maps this memory in: allocations take whole multiples of it.
+    /// The granularity of mappings of this memory: allocations take whole multiples of it.
     pub granule: Alignment,
 }
 
@@ -75,15 +75,15 @@ pub struct Space {
 pub struct Allocation {
     /// Its number.
     pub index: u32,
-    /// What people call it: the instruction that it is for, or `temp`.
+    /// Its name for people: the instruction that it is for, or `temp`.
     pub name: String,
-    /// What it is for.
+    /// Its purpose.
     pub kind: KindName,
-    /// Where it is.
+    /// Its memory space.
     pub space: MemorySpaceId,
     /// How large it is.
     pub size: Bytes,
-    /// What its address must be a multiple of.
+    /// The alignment of its address.
     pub alignment: Alignment,
     /// Whether a result of the program is in it at the end.
     pub live_out: bool,
@@ -100,7 +100,7 @@ pub struct Address {
     pub allocation: u32,
     /// From its start.
     pub offset: Bytes,
-    /// Padded size of what is there.
+    /// Padded size of its value.
     pub size: Bytes,
 }
 
@@ -120,7 +120,7 @@ pub struct Port {
     /// The buffer; none where the part takes no memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub buffer: Option<u32>,
-    /// Where it is.
+    /// Its address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<Address>,
     /// Of parameters: whether the caller gives the memory up.
@@ -139,7 +139,7 @@ pub struct Buffer {
     /// Path into that instruction's result.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shape_index: Vec<u32>,
-    /// The computation that the instruction stands in.
+    /// The computation of the instruction.
     pub computation: String,
     /// Shape with layout, as HLO writes it: `f32[8,128]{1,0:T(8,128)S(1)}`.
     pub shape: String,
@@ -152,7 +152,7 @@ pub struct Buffer {
     /// Tiles, `(8,128)(2,1)`; empty: plain strides.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub tiles: String,
-    /// Where it lives; the size is the padded one.
+    /// Its address; the size is the padded one.
     #[serde(flatten)]
     pub address: Address,
     /// In which memory space that is.
@@ -196,7 +196,7 @@ pub struct Computation {
     pub called_by: Option<u32>,
     /// Loops and branches around it.
     pub depth: u32,
-    /// What it does, in order.
+    /// Its launches, in order.
     pub launches: Vec<Launch>,
 }
 
@@ -210,27 +210,27 @@ pub struct Launch {
     pub name: String,
     /// The operation; `slice-start` and the like for asynchronous operations.
     pub opcode: String,
-    /// What it takes to run it.
+    /// Its kind.
     pub kind: LaunchKind,
     /// The computation that a fusion computes, or the target of a custom call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub function: Option<String>,
-    /// The computations it hands control to, in order of execution.
+    /// The computations that it runs, in order of execution.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<Call>,
     /// How often a loop runs its body, where that is plain to see.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trip_count: Option<u64>,
-    /// What it reads: the parts of each operand.
+    /// Its reads: the parts of each operand.
     pub operands: Vec<Argument>,
-    /// What it writes; of control flow and of the end of a transfer, where its result is.
+    /// Its writes; for control flow and for the end of a transfer, the places of its results.
     pub results: Vec<Argument>,
     /// Working memory of its kernel, in each memory where it needs some.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scratch: Vec<Address>,
 }
 
-/// What it takes to run a launch.
+/// The kind of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -251,17 +251,17 @@ pub enum LaunchKind {
     Table,
 }
 
-/// A computation that a launch hands control to.
+/// A computation that a launch runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Call {
-    /// What for.
+    /// Its role.
     pub role: CallRole,
     /// Its name.
     pub computation: String,
 }
 
-/// What a computation is called for.
+/// The role of a called computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -287,7 +287,7 @@ pub struct Argument {
     /// The buffer; none for immediates and for arrays without elements.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub buffer: Option<u32>,
-    /// Where it is.
+    /// Its address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<Address>,
     /// A constant that is a part of the code, as HLO writes it.
@@ -303,11 +303,11 @@ pub struct Transfer {
     pub name: String,
     /// The operation: `copy`, `slice`, `all-gather`, ...
     pub operation: String,
-    /// Where it stands.
+    /// Its computation.
     pub computation: String,
-    /// What is read; not to be written before the transfer is done.
+    /// The sources; not to be written before the transfer is done.
     pub sources: Vec<Address>,
-    /// What is written; not to be touched before the transfer is done.
+    /// The destinations; not to be touched before the transfer is done.
     pub destinations: Vec<Address>,
     /// The memory space that it reads.
     pub from: MemorySpaceId,
@@ -320,9 +320,9 @@ pub struct Transfer {
     /// The launch that waits for it: `start` itself for a plain copy, none where it is not in the same computation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub done: Option<u32>,
-    /// How often it runs, as far as trip counts are known: the product of those of the loops around it.
+    /// How often it runs, as far as trip counts are known: the product of the trip counts of the loops around it.
     pub runs: u64,
-    /// Its number, if what it fetches is meant to stay for the next run of the program.
+    /// Its number, if the fetched value should stay for the next run of the program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cross_program_prefetch: Option<i32>,
 }
@@ -339,7 +339,7 @@ pub struct Padding {
     pub size: Bytes,
     /// Padding in each.
     pub lost: Bytes,
-    /// What would make it less, the least size first.
+    /// Remedies, the smallest size first.
     pub remedies: Vec<Remedy>,
 }
 
@@ -347,7 +347,7 @@ pub struct Padding {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Remedy {
-    /// What is changed.
+    /// The kind of change.
     pub kind: RemedyKind,
     /// The shape that it would be, with layout.
     pub shape: String,

@@ -1,4 +1,4 @@
-//! What padding costs: the shapes that lose most, and what would make them lose less.
+//! The cost of padding: the shapes that lose most, and remedies.
 
 use indexmap::IndexMap;
 use memplan_ir::{ArrayShape, Layout, Shape};
@@ -41,7 +41,7 @@ fn in_main_memory(array: &ArrayShape) -> ArrayShape {
     ArrayShape { layout, ..array.clone() }
 }
 
-/// What would lose less, as text.
+/// Remedies, as text.
 fn remedies(program: &NumberedProgram<'_>, array: &ArrayShape) -> Vec<Remedy> {
     let of = memplan_memory::remedies(program.target, array).into_iter();
     of.map(|remedy| Remedy {

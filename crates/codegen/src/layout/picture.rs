@@ -20,7 +20,7 @@ const HEIGHT: u64 = 16;
 /// How much of a cell is taken, from nothing to all of it.
 const SHADES: [char; 5] = [' ', '░', '▒', '▓', '█'];
 
-/// Draws what is taken in an allocation, and when.
+/// Draws the bytes in use in an allocation over time.
 pub(super) fn draw(f: &mut Formatter<'_>, layout: &ProgramLayout, allocation: &Allocation) -> Result {
     let (bytes, launches) = (allocation.size.0, u64::from(layout.launches));
     if bytes == 0 || launches == 0 {

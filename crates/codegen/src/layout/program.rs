@@ -9,13 +9,13 @@ use memplan_memory::{MemoryPlan, MemorySpaceId, Slice, Target};
 
 use super::{Address, Buffer, LaunchKind, Lifetime};
 
-/// What is known about the program, with launches and buffers numbered.
+/// Facts about the program, with launches and buffers numbered.
 pub(crate) struct NumberedProgram<'a> {
     pub(crate) module: &'a Module,
     pub(crate) facts: &'a Facts,
     pub(crate) target: &'a Target,
     pub(crate) plan: &'a MemoryPlan,
-    /// How many launches stand before each instant; one more entry at the end.
+    /// The number of launches before each instant; one more entry at the end.
     launches_before: Vec<u32>,
     /// The values with an address, by number.
     pub(crate) values: Vec<ValueId>,
@@ -95,7 +95,7 @@ impl<'a> NumberedProgram<'a> {
         self.launches_before.last().copied().unwrap_or(0)
     }
 
-    /// How many launches stand before an instant.
+    /// The number of launches before an instant.
     pub(crate) fn launch_at(&self, time: Time) -> u32 {
         self.launches_before[time.min(self.facts.line.end()) as usize]
     }
@@ -118,7 +118,7 @@ impl<'a> NumberedProgram<'a> {
                 .positions
                 .of(id)
                 .any(|position| self.defines(position) && self.slice(position).is_some()),
-            // What an asynchronous operation consists of is the operation itself.
+            // The wrapped instruction of an asynchronous operation is the operation itself.
             _ => self.wrapped(instruction.parent).is_none(),
         }
     }
@@ -191,7 +191,7 @@ impl<'a> NumberedProgram<'a> {
     pub(crate) fn is_started(&self, id: InstructionId, position: PositionId) -> bool {
         let index = self.facts.flow.positions.shape_index(position);
         match self.module.instructions[id].op {
-            // (operands, results, contexts): the results are those of the computation that it runs.
+            // (operands, results, contexts): the results are those of its computation.
             Op::AsyncStart(_) => index.0.first() == Some(&1) || self.defines(position),
             _ => self.defines(position),
         }

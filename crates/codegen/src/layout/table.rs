@@ -1,4 +1,4 @@
-//! Columns that line up.
+//! Aligned columns.
 
 use std::fmt::{self, Write};
 

@@ -1,4 +1,4 @@
-//! The layout as a text for people.
+//! The layout as text for people.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -180,7 +180,7 @@ impl ProgramLayout {
     }
 }
 
-/// What to do, the shape that it would be, and the bytes that it would take.
+/// The change, the new shape, and its bytes.
 impl Display for Remedy {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let what = match self.kind {
@@ -193,7 +193,7 @@ impl Display for Remedy {
     }
 }
 
-/// What a launch reads or writes, each address once.
+/// The addresses that a launch reads or writes, each once.
 fn arguments(arguments: &[Argument]) -> String {
     let mut texts: Vec<String> = Vec::new();
     for argument in arguments {

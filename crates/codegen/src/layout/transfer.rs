@@ -1,4 +1,4 @@
-//! Transfers: what moves while other launches run, and what moves between memory spaces.
+//! Transfers: asynchronous moves, and moves between memory spaces.
 
 use memplan_ir::{InstructionId, Op, PositionId};
 use memplan_memory::Bytes;
@@ -59,7 +59,7 @@ fn transfer(program: &NumberedProgram<'_>, id: InstructionId) -> Transfer {
         _ => None,
     };
     let operation = wrapped.map_or(&instruction.op, |wrapped| &program.module.instructions[wrapped].op);
-    // Those of a slice beside the first are indices; a transfer that says what it writes over reads the second.
+    // A slice's other operands are indices; a transfer with a destination operand reads the second.
     let read = match operation {
         Op::Slice { .. } | Op::DynamicSlice { .. } => 0..1,
         Op::DynamicUpdateSlice => 1..2,

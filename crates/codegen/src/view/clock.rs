@@ -1,15 +1,15 @@
-//! When launches run, by the cost model.
+//! The times of launches, by the cost model.
 
 use super::LaunchNotes;
 
-/// Seconds from the start of the program to each launch. What runs in a loop takes the time of all its runs at once.
+/// Seconds from the start of the program to each launch. Launches in a loop take the time of all their runs at once.
 #[derive(Clone, Debug)]
 pub(super) struct Clock {
     /// One more entry than launches.
     starts: Vec<f64>,
 }
 
-/// What a launch that costs nothing takes, so that nothing happens at the same time as what follows it.
+/// The time of a launch that costs nothing, so that it precedes its successor.
 const LEAST: f64 = 1e-9;
 
 impl Clock {

@@ -1,4 +1,4 @@
-//! How many bytes are live, launch by launch.
+//! The live bytes at every launch.
 
 use memplan_analysis::Time;
 use memplan_memory::{Bytes, MemorySpaceId};

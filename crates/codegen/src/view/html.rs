@@ -1,8 +1,8 @@
-//! The viewer: one page with everything in it, which opens by double click and asks no network.
+//! The viewer: a self-contained page that opens by double click and uses no network.
 //!
 //! The page is `viewer/`: a frame, a style, and modules in JavaScript that are joined here, so that building needs no
-//! bundler. Beside them stands the document, as JSON, in columns; texts that repeat are numbers of a table. A second
-//! program beside the first is another set of columns, with what each of its buffers has become.
+//! bundler. The page contains the document as JSON, in columns; repeated texts are indices of a table. A second program
+//! beside the first is another set of columns, with the corresponding buffer for each of its buffers.
 
 use memplan_memory::{Bytes, KindName, SpaceTotals, Totals};
 use rustc_hash::FxHashMap;
@@ -11,23 +11,23 @@ use serde::Serialize;
 use super::View;
 use crate::layout::LaunchKind;
 
-/// What a page shows.
+/// The contents of a page.
 #[derive(Clone, Copy, Debug)]
 pub struct Page<'a> {
     /// The program.
     pub program: Stage<'a>,
-    /// What it is compared with, on the same scale.
+    /// The program to compare with, on the same scale.
     pub beside: Option<Beside<'a>>,
     /// Whether the page opens with both.
     pub opens_beside: bool,
-    /// What is to be read beside the picture.
+    /// The tables beside the picture.
     pub tables: &'a [Table],
 }
 
 /// A planned program with the name of the stage that it is at.
 #[derive(Clone, Copy, Debug)]
 pub struct Stage<'a> {
-    /// What people call it: `compiled`, `before`.
+    /// Its name for people: `compiled`, `before`.
     pub name: &'a str,
     /// The program.
     pub view: &'a View,
@@ -35,7 +35,7 @@ pub struct Stage<'a> {
     pub spaces: &'a [SpaceTotals],
 }
 
-/// What a program is compared with.
+/// The program to compare with.
 #[derive(Clone, Copy, Debug)]
 pub struct Beside<'a> {
     /// The program as it was.
@@ -60,11 +60,11 @@ pub struct Table {
 pub struct Row {
     /// A text for each column.
     pub cells: Vec<String>,
-    /// What to search for when it is clicked; empty where it is about no buffers.
+    /// The search for a click on it; empty if it is about no buffers.
     pub query: String,
 }
 
-/// The page as a file. Takes time linear in what is shown.
+/// The page as a file. Takes time linear in its contents.
 pub fn html(page: &Page<'_>) -> String {
     let beside = page.beside.map(|Beside { before, partners }| Columns {
         partners: partners.iter().map(|partner| partner.map_or(-1, i64::from)).collect(),
@@ -82,14 +82,14 @@ pub fn html(page: &Page<'_>) -> String {
     PAGE.replace("/*STYLE*/", STYLE)
         .replace("/*SCRIPT*/", &joined())
         .replace("<!--TITLE-->", &title.replace('&', "&amp;").replace('<', "&lt;"))
-        // Nothing in a string may end the script that it stands in.
+        // Nothing in a string may end the surrounding script.
         .replace("/*DOCUMENT*/", &json.replace('<', "\\u003c"))
 }
 
 const PAGE: &str = include_str!("../../viewer/page.html");
 const STYLE: &str = include_str!("../../viewer/style.css");
 
-/// The modules, those that are imported first.
+/// The modules, imported ones first.
 const MODULES: [(&str, &str); 10] = [
     ("format.js", include_str!("../../viewer/format.js")),
     ("model.js", include_str!("../../viewer/model.js")),
@@ -206,7 +206,7 @@ struct BufferColumns {
     from: Vec<u32>,
     to: Vec<u32>,
     made: Vec<i64>,
-    /// What lists of holders call it.
+    /// Its name in lists of holders.
     title: Vec<u32>,
     class: Vec<u32>,
     keeper: Vec<u32>,
@@ -313,7 +313,7 @@ fn spaces(view: &View, totals: &[SpaceTotals]) -> Vec<SpaceRow> {
     view.curves.iter().map(row).collect()
 }
 
-/// What each number is more than the one before, which is shorter to write.
+/// The difference of each number to the one before, which is shorter to write.
 fn differences(live: &[Bytes]) -> Vec<i64> {
     let mut before = 0;
     let difference = |bytes: &Bytes| {
@@ -383,7 +383,7 @@ fn buffers(view: &View, strings: &mut Strings) -> BufferColumns {
 mod tests {
     use super::*;
 
-    /// Joined modules share a scope: what one imports, another before it must export.
+    /// Joined modules share a scope: a module must come after the modules that it imports.
     #[test]
     fn modules_stand_after_what_they_import() {
         for (i, (name, source)) in MODULES.iter().enumerate() {

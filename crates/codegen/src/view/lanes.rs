@@ -1,4 +1,4 @@
-//! Lanes for what overlaps in time, as trace viewers draw it.
+//! Lanes for items that overlap in time, as trace viewers draw them.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

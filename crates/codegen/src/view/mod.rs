@@ -1,5 +1,5 @@
-//! A planned program as people look at it: the layout of the program with what each launch and buffer is for, how long
-//! it takes and what keeps it alive. Pictures, traces and the viewer are drawn from this; nothing is decided here.
+//! A planned program for people: its layout with the purpose of each launch and buffer, times, and what keeps each
+//! buffer alive. Pictures, traces and the viewer are drawn from this; nothing is decided here.
 
 mod clock;
 mod curve;
@@ -22,19 +22,18 @@ pub use html::{Beside, Page, Row, Stage, Table, html};
 pub use perfetto::perfetto;
 pub use svg::svg;
 
-/// A planned program to be drawn. All numbers are those of its [`ProgramLayout`].
+/// A planned program to draw. All numbers are those of its [`ProgramLayout`].
 #[derive(Clone, Debug)]
 pub struct View {
     /// Allocations, buffers, launches and transfers.
     pub layout: ProgramLayout,
-    /// What each launch is for, by number.
+    /// The purpose of each launch, by number.
     pub launches: Vec<LaunchNotes>,
-    /// What each buffer is for, by number.
+    /// The purpose of each buffer, by number.
     pub buffers: Vec<BufferNotes>,
     /// The value that each buffer holds first, by number.
     pub values: Vec<ValueId>,
-    /// Where each allocation begins when those of one memory space are stacked: what the caller passes lowest, the
-    /// arena on top.
+    /// The beginning of each allocation if those of one memory space are stacked: arguments lowest, the arena on top.
     pub bases: Vec<Bytes>,
     /// Bytes live during each launch, for each memory space that has buffers, main memory first.
     pub curves: Vec<Curve>,
@@ -45,7 +44,7 @@ pub struct View {
     clock: Clock,
 }
 
-/// What a launch is for.
+/// The purpose of a launch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LaunchNotes {
     /// The framework's name of the operation; empty where it says nothing.
@@ -54,14 +53,14 @@ pub struct LaunchNotes {
     pub source: Option<String>,
     /// The first launch that runs within it; its own number where nothing does.
     pub begin: u32,
-    /// Seconds of all its runs together, without what it calls, by the cost model.
+    /// Seconds of all its runs together, without the computations that it runs, by the cost model.
     pub seconds: f64,
 }
 
-/// What a buffer is for.
+/// The purpose of a buffer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BufferNotes {
-    /// What it is to the program's author.
+    /// Its value in the author's terms.
     pub value: ValueNotes,
     /// The operation that makes it, as HLO names it.
     pub opcode: String,
@@ -69,18 +68,18 @@ pub struct BufferNotes {
     pub made_by: Option<u32>,
 }
 
-/// What a value is to the program's author. Whoever draws a program says so, in the words of its other reports.
+/// A value in the author's terms. The caller provides these, in the words of its other reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ValueNotes {
     /// The framework's name of the operation that makes it; empty where it says nothing.
     pub operation: String,
-    /// What lists of holders call it.
+    /// Its name in lists of holders.
     pub name: String,
     /// `parameter`, `activation`, ...
     pub class: String,
     /// `file:line` of the user's program.
     pub source: Option<String>,
-    /// What keeps it alive.
+    /// The operation that keeps it alive.
     pub kept_by: String,
 }
 
@@ -102,12 +101,12 @@ pub struct Peak {
     pub bytes: Bytes,
     /// The instruction that runs then.
     pub instruction: String,
-    /// What is live, largest first, one for each place.
+    /// The live buffers, largest first, one for each place.
     pub buffers: Vec<u32>,
 }
 
 impl View {
-    /// Looks at a planned program, in time close to linear in it; `notes` are asked for once for each buffer.
+    /// Makes the view of a planned program, in time close to linear in it; `notes` is called once for each buffer.
     ///
     /// # Panics
     /// When the plan is of another module.
@@ -148,7 +147,7 @@ impl View {
         }
     }
 
-    /// Where a buffer begins when the allocations of its memory space are stacked.
+    /// The beginning of a buffer if the allocations of its memory space are stacked.
     pub fn base(&self, buffer: u32) -> Bytes {
         let address = self.layout.buffers[buffer as usize].address;
         self.bases[address.allocation as usize].saturating_add(address.offset)

@@ -1,8 +1,8 @@
-//! A planned program as a trace that Perfetto and Chrome open: launches as they run, transfers beside them, and for each
-//! memory space its buffers and how many bytes are live.
+//! A planned program as a trace for Perfetto and Chrome: launches over time, transfers beside them, and for each memory
+//! space its buffers and live bytes.
 //!
-//! The format is the JSON of trace events. Slices of one thread may nest but not overlap, so that buffers and transfers
-//! are dealt out to as many threads as live at once.
+//! The format is the JSON of trace events. Slices of one thread may nest but not overlap, so buffers and transfers are
+//! spread over as many threads as overlap at any time.
 
 use memplan_memory::{Bytes, MemorySpaceId};
 use serde_json::{Value, json};
@@ -15,8 +15,8 @@ const PROGRAM: u32 = 1;
 /// The thread of the launches; transfers follow.
 const LAUNCHES: u32 = 1;
 
-/// The trace of a planned program, in microseconds of the cost model. What runs in a loop is one slice that is as long as
-/// all its runs together. Takes time n log n in launches and buffers.
+/// The trace of a planned program, in microseconds of the cost model. A launch in a loop is one slice for all its runs
+/// together. Takes time n log n in launches and buffers.
 pub fn perfetto(view: &View) -> String {
     let mut trace = Trace { view, events: Vec::new() };
     trace.launches();
@@ -137,7 +137,7 @@ fn micros(seconds: f64) -> f64 {
 }
 
 impl View {
-    /// What people call a memory space.
+    /// The name of a memory space for people.
     pub fn space_name(&self, space: MemorySpaceId) -> String {
         let known = self.layout.spaces.iter().find(|known| known.id == space);
         known.map_or_else(|| space.to_string(), |known| known.name.clone())

@@ -1,5 +1,5 @@
-//! The picture of a plan for papers and pages: bytes live over the program, and below, address by time, every buffer as
-//! a rectangle.
+//! The picture of a plan for papers and pages: live bytes over the program, and below, every buffer as a rectangle of
+//! addresses and time.
 
 use memplan_memory::{Bytes, KindName, MemorySpaceId};
 use svg::Document;

@@ -8,41 +8,41 @@ use memplan_passes::{KeepWithinLoops, LoopResiduals, OneIn, Pipeline, Products, 
 
 use crate::FirstGuess;
 
-/// A rewrite, and the ways to do it, of which that is taken which helps most.
+/// A rewrite, and its forms, of which the most helpful one is chosen.
 #[derive(Clone, Debug)]
 pub struct Rewrite {
     /// Its name.
     pub name: &'static str,
-    /// One line for people.
+    /// A description.
     pub description: &'static str,
     /// The orders in which the program may run, the likeliest last.
     pub orders: Vec<FirstGuess>,
-    /// The ways to do it in a situation, the one that costs least time last. Each is tried in each order.
+    /// The forms of the rewrite in a situation, the one that costs least time last. Each is tried in each order.
     pub ways: fn(&Situation<'_>) -> Vec<AnyPass>,
-    /// Removes what it leaves behind.
+    /// Cleans up after it.
     pub cleanup: Pipeline,
-    /// Bytes of the arrays in a program of the kind that it replaces, where these are all that it saves.
+    /// Bytes of the arrays in a program of the kind that it replaces, if only these can be saved.
     pub replaces: Option<fn(&Module, &Target) -> u64>,
 }
 
-/// What the ways of a rewrite depend on.
+/// The inputs for the forms of a rewrite.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation<'a> {
-    /// Matrix products that may be computed again.
+    /// Matrix products that may be recomputed.
     pub products: Products,
     /// The compiler to rewrite for.
     pub compiler: &'a Compiler,
-    /// Whether the program is yet to be spread over several devices, so that blocks of rows may cut what is cut already.
+    /// Whether the program will still be spread over several devices, so that row blocks may divide sharded rows.
     pub is_partitioned: bool,
 }
 
 impl Rewrite {
-    /// Every rewrite, in the order in which they are tried: what shortens the state of loops first, as what is recomputed
-    /// within them depends on it.
+    /// Every rewrite, in the order in which they are tried: rewrites that shorten loop state come first, since
+    /// recomputation in loops depends on it.
     pub fn all() -> Vec<Rewrite> {
         let of_loops =
             [Static(&passes::WHILE_SIMPLIFIER), Static(&passes::TUPLE_SIMPLIFIER), Static(&passes::DCE)];
-        let after_loops = Pipeline::new("clean up loops", "remove what changes of loops leave", of_loops);
+        let after_loops = Pipeline::new("clean up loops", "remove leftovers of changed loops", of_loops);
         let dead_code = Pipeline::new("clean up", "remove dead code", [Static(&passes::DCE)]);
         let rewrite = |name, description, ways| Rewrite {
             name,
@@ -55,14 +55,14 @@ impl Rewrite {
         vec![
             rewrite(
                 "within loops",
-                "a loop sums up what it would stack to be summed, and stacks nothing that stays the same",
+                "a loop sums values instead of stacking them for a later sum, and stacks no value that is equal in every step",
                 within_loops,
             ),
             Rewrite {
                 cleanup: after_loops.clone(),
                 ..rewrite(
                     "loop residuals",
-                    "a later loop recomputes what an earlier one kept for it row by row",
+                    "a later loop recomputes row by row what an earlier loop kept for it",
                     |now| vec![LoopResiduals { products: now.products, ..passes::LOOP_RESIDUALS }.into()],
                 )
             },
@@ -70,49 +70,53 @@ impl Rewrite {
                 cleanup: after_loops,
                 ..rewrite(
                     "loop state in place",
-                    "a loop writes new rows over the old rows that it has read",
+                    "a loop overwrites rows that it has read with new rows",
                     |_| vec![Static(&passes::LOOP_STATE_IN_PLACE)],
                 )
             },
             rewrite(
                 "conditionals in place",
-                "a conditional that changes its operands or hands them back changes them where they are",
+                "a conditional that changes or returns its operands changes them in place",
                 |_| vec![Static(&passes::CONDITIONAL_IN_PLACE)],
             ),
             Rewrite {
                 replaces: Some(bytes_of_scatters),
                 ..rewrite(
                     "gradients of gathers",
-                    "a scatter of one element a row becomes a comparison, which is never in memory",
+                    "a scatter of one element per row becomes a comparison, which is never in memory",
                     |_| vec![Static(&passes::SCATTER_TO_SELECT)],
                 )
             },
             rewrite(
                 "blocks of rows",
-                "a loop computes a wide array a block of rows at a time, and again for its gradient",
+                "a loop computes a wide array in blocks of rows, and again for its gradient",
                 blocks_of_rows,
             ),
             Rewrite {
-                // JAX's text is a walk from the results, depth first, in which the gradients of all weights come last;
-                // every compiler runs them as soon as it can.
+                // JAX's text is a depth-first walk from the results, with the gradients of all weights last; every
+                // compiler runs them as soon as it can.
                 orders: vec![FirstGuess::Text, FirstGuess::Fused],
-                ..rewrite("recomputation", "what crosses the peak is computed again after it", |now| {
-                    let tie = if now.compiler.keeps_barriers { Tie::Barrier } else { Tie::Select };
-                    vec![Remat { tie: Some(tie), products: now.products, ..passes::REMAT }.into()]
-                })
+                ..rewrite(
+                    "recomputation",
+                    "values that are live across the peak are recomputed after it",
+                    |now| {
+                        let tie = if now.compiler.keeps_barriers { Tie::Barrier } else { Tie::Select };
+                        vec![Remat { tie: Some(tie), products: now.products, ..passes::REMAT }.into()]
+                    },
+                )
             },
         ]
     }
 }
 
-/// Simplified first, since what never changes may only then be seen not to; which could lose what a program says of how it is
-/// spread over devices.
+/// Simplified first, since only then may a value be known not to change; but simplification could lose the program's
+/// shardings.
 fn within_loops(now: &Situation<'_>) -> Vec<AnyPass> {
     let way = KeepWithinLoops { simplifies_first: true, ..passes::KEEP_WITHIN_LOOPS };
     if now.is_partitioned { Vec::new() } else { vec![way.into()] }
 }
 
-/// Blocks of small arrays, too, or only of the widest, as every loop costs time.
+/// Small arrays in blocks too, or only the widest, since every loop costs time.
 fn blocks_of_rows(now: &Situation<'_>) -> Vec<AnyPass> {
     let shares = [passes::ROW_BLOCKS.min_share, OneIn(8)];
     let way = |min_share| RowBlocks { min_share, ..passes::ROW_BLOCKS }.into();

@@ -1,4 +1,4 @@
-//! The best that can be done for one candidate, given what holding fast memory costs.
+//! The best choice for one candidate, given the price of fast memory.
 
 mod path;
 
@@ -9,11 +9,11 @@ use crate::candidate::{Candidate, SliceCandidate, ValueCandidate};
 pub(crate) use path::Segments;
 use path::{Path, cheapest_path};
 
-/// What is done for a candidate.
+/// The choice for a candidate.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Choice {
     pub(crate) mode: Mode,
-    /// What main memory moves.
+    /// The traffic of main memory.
     pub(crate) moved: f64,
     /// That and the price of main memory that the candidate takes.
     pub(crate) traffic: f64,
@@ -25,14 +25,14 @@ pub(crate) struct Choice {
     pub(crate) evicted_until: Time,
 }
 
-/// Where a candidate is.
+/// The place of a candidate.
 #[derive(Clone, Debug)]
 pub(crate) enum Mode {
     Value(ValueMode),
     Slice(SliceMode),
 }
 
-/// Where values are.
+/// The place of values.
 #[derive(Clone, Debug)]
 pub(crate) enum ValueMode {
     /// In fast memory, during their whole live ranges.
@@ -46,7 +46,7 @@ pub(crate) enum ValueMode {
     Resident { before: InstructionId, index: u32 },
 }
 
-/// Where a slice is.
+/// The place of a slice.
 #[derive(Clone, Debug)]
 pub(crate) enum SliceMode {
     /// Copied in the computation that reads it, for some segments of the time in which it is read.

@@ -1,4 +1,4 @@
-//! The cheapest way of one view through its events.
+//! The cheapest path of one view through its events.
 
 use memplan_analysis::{LiveRange, Time};
 
@@ -19,7 +19,7 @@ pub(crate) struct Segments {
 /// A segment of a live range.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segment {
-    /// Where the copy into fast memory starts; `None`: the value was written there.
+    /// The start of the copy into fast memory; `None`: the value was written there.
     pub(crate) start: Option<CopyStart>,
     /// The first event that it serves.
     pub(crate) first: usize,
@@ -39,7 +39,7 @@ impl Segments {
     }
 }
 
-/// What a way through events costs, as in [`Choice`].
+/// The cost of a path through events, as in [`Choice`].
 #[derive(Debug, Default)]
 pub(super) struct Path {
     traffic: f64,
@@ -62,7 +62,7 @@ impl Path {
         self.busy.extend(other.busy);
     }
 
-    /// Adds what main memory moves, and the price of what it holds.
+    /// Adds the traffic of main memory, and the price of held memory.
     pub(super) fn pay(&mut self, moved: f64, price: f64) {
         self.traffic += moved + price;
         self.cost += moved + price;
@@ -75,7 +75,7 @@ impl Path {
     }
 }
 
-/// How a value comes to be in fast memory at an event.
+/// How a value gets into fast memory at an event.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
     /// By a copy that starts early enough to be done in time.
@@ -112,9 +112,9 @@ struct Forward {
 struct Step {
     /// Whether the event before is cheaper with the value in fast memory.
     came_from_fast: bool,
-    /// How the value comes to be in fast memory.
+    /// How the value gets into fast memory.
     source: Source,
-    /// What happens inside when the event is served from main memory.
+    /// The choice inside if the event is served from main memory.
     inside: Path,
     segments: Vec<Segments>,
 }

@@ -1,8 +1,8 @@
-//! Finds the candidates: who writes which values, who reads them where, and what control flow passes on.
+//! Finds the candidates: the instructions that write and read each value, and the values that control flow passes on.
 //!
-//! One walk over the schedule lists the events of every value in every computation (`uses`). Then views are put inside of
-//! the events that pass values into computations (`views`), and values that must share memory become one candidate
-//! (`values`). Slices of arrays are candidates of their own ([`slices`](crate::slices)).
+//! One walk over the schedule lists the events of every value in every computation (`uses`). Then events that pass
+//! values into computations get the views there (`views`), and values that must share memory become one candidate
+//! (`values`). Slices of arrays are separate candidates ([`slices`](crate::slices)).
 
 mod pinned;
 mod uses;
@@ -22,7 +22,7 @@ pub(crate) use uses::reaches_fast_memory;
 use uses::{Collector, Uses};
 use views::views;
 
-/// What is known of the program.
+/// The facts about the program.
 #[derive(Clone, Copy)]
 pub(crate) struct Context<'a> {
     pub(crate) module: &'a Module,
@@ -35,8 +35,8 @@ pub(crate) struct Context<'a> {
     pub(crate) benefit: &'a Benefit<'a>,
 }
 
-/// Lists what may be in fast memory, and slices of all arrays but those of `fast`; without that, no slices. Close to
-/// linear in positions and operands.
+/// Lists candidates for fast memory, and slices of all arrays except those of `fast`; if that is `None`, no slices.
+/// Close to linear in positions and operands.
 pub(crate) fn candidates(
     module: &Module,
     facts: &Facts,

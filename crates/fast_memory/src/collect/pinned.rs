@@ -9,7 +9,7 @@ use super::{Collector, Context};
 use crate::candidate::{Evicted, EvictedResult, Pinned, PrefetchedInput, View};
 
 impl Collector<'_> {
-    /// What it takes that values are in fast memory during their whole live ranges; `None` when they cannot be.
+    /// Requirements for keeping values in fast memory over their whole live ranges; `None` if impossible.
     pub(super) fn pinned(
         self,
         values: &[ValueId],
@@ -88,7 +88,7 @@ impl Collector<'_> {
         }
     }
 
-    /// What it takes to write a value to fast memory and copy it out; `None` when it cannot.
+    /// Requirements for writing a value to fast memory and copying it out; `None` if impossible.
     pub(super) fn evicted(self, value: ValueId, bytes: u64) -> Option<Evicted> {
         let Context { module, facts, costs, idle, .. } = self.context;
         let flow = &facts.flow;

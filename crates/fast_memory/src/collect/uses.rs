@@ -1,4 +1,4 @@
-//! Who writes values, and who reads them where.
+//! The instructions that write and read each value.
 
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::{LiveRange, ValueId, ValueKind};
@@ -8,7 +8,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::Context;
 use crate::candidate::Event;
 
-/// What is done with values.
+/// The uses of values.
 #[derive(Default)]
 pub(super) struct Uses {
     /// Values that pass where no operand can be replaced: they are in one memory during their whole live ranges.
@@ -17,7 +17,7 @@ pub(super) struct Uses {
     pub(super) needs_main: EntitySet<ValueId>,
     /// Values that merge with others where control flow meets.
     is_phi_input: EntitySet<ValueId>,
-    /// What writing each value to main memory costs.
+    /// The cost of writing each value to main memory.
     pub(super) writes: SecondaryMap<ValueId, f64>,
     /// Events of each value in each computation.
     pub(super) events: FxHashMap<(ValueId, ComputationId), Vec<Event>>,
@@ -40,7 +40,7 @@ impl Uses {
     }
 }
 
-/// What becomes candidates: the program, and what is done with its values.
+/// The sources of candidates: the program, and the uses of its values.
 #[derive(Clone, Copy)]
 pub(super) struct Collector<'a> {
     pub(super) context: Context<'a>,
@@ -51,12 +51,12 @@ struct Walk<'a> {
     context: Context<'a>,
     sliced: &'a FxHashSet<Use>,
     uses: Uses,
-    /// Control flow, and values that it hands on as they came in.
+    /// Control flow, and values that it passes through unchanged.
     handed_on: FxHashSet<(InstructionId, ValueId)>,
 }
 
 impl Walk<'_> {
-    /// What instructions write, and which of it has to be in main memory.
+    /// The values that instructions write, and those that must be in main memory.
     fn definitions(&mut self) {
         for (value, definition) in self.context.facts.flow.values.iter() {
             let positions = &self.context.facts.flow.positions;
@@ -78,12 +78,12 @@ impl Walk<'_> {
         }
     }
 
-    /// Who reads values, and what control flow passes on.
+    /// The readers of values, and the values that control flow passes on.
     fn uses(&mut self) {
         for &id in &self.context.facts.line.instructions {
             let instruction = &self.context.module.instructions[id];
             match &instruction.op {
-                // What is passed on is used where it arrives.
+                // A value that is passed on is used by its final readers.
                 Op::Tuple | Op::GetTupleElement { .. } | Op::Bitcast | Op::Parameter { .. } => {}
                 Op::While | Op::Conditional | Op::Call { .. } => self.pass_in(id),
                 op if reaches_fast_memory(op) => self.read(id),
@@ -130,7 +130,7 @@ impl Walk<'_> {
                 self.uses.merging.entry(value).or_default().push(it);
             }
             let range = LiveRange { start: time, end: time + 1 };
-            // What is overwritten is where the result is, and a slice is cut out of main memory.
+            // The overwritten operand is where the result is, and a slice is cut out of main memory.
             let fast = if merges || is_sliced { None } else { Some(0.0) };
             self.add(value, id, Event::new(range, cost, fast, it));
         }
@@ -179,8 +179,8 @@ impl Walk<'_> {
         }
     }
 
-    /// An operand that shows a value. Behind control flow that hands the value on, it is where it was given to that: what
-    /// needs it elsewhere has no operand to replace.
+    /// An operand with a value. Behind control flow that passes the value through, the operand before the control flow
+    /// counts: a use elsewhere has no operand to replace.
     fn see(&mut self, mut operand: InstructionId, value: ValueId) {
         let module = self.context.module;
         while matches!(module.instructions[operand].op, Op::GetTupleElement { .. } | Op::Bitcast) {
@@ -217,8 +217,8 @@ impl Walk<'_> {
             || is_conditional && self.uses.is_phi_input.contains(value)
     }
 
-    /// What the entry returns is in main memory at the end. What other computations return either merges with what
-    /// their callers see, or is passed on as it is.
+    /// Results of the entry are in main memory at the end. Results of other computations either merge with their
+    /// callers' values, or are passed on unchanged.
     fn return_from(&mut self, root: InstructionId) {
         let Context { module, facts, .. } = self.context;
         let flow = &facts.flow;
@@ -271,7 +271,7 @@ impl Walk<'_> {
 
 /// Whether an operation is a kernel that reads its operands and writes its result in whichever memory they are.
 pub(crate) fn reaches_fast_memory(op: &Op) -> bool {
-    // What is dynamic is read and written under another extent than its buffer's.
+    // A dynamic value is read and written with another extent than its buffer's.
     let is_dynamic = matches!(op, Op::SetDimensionSize { .. } | Op::DynamicReshape);
     op.is_kernel() && op.traits().effect == Effect::None && !is_dynamic
 }

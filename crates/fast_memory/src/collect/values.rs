@@ -1,4 +1,4 @@
-//! Values that must share memory become one candidate.
+//! Merges values that must share memory into one candidate.
 
 use cranelift_entity::EntityRef;
 use memplan_analysis::{LiveRange, ValueId, ValueKind, in_place_values, union_of_ranges};
@@ -12,7 +12,7 @@ use crate::Selection;
 use crate::candidate::{Candidate, ValueCandidate, View};
 
 impl Collector<'_> {
-    /// Candidates of values; those of `arrays`, of which slices are prefetched, remain in main memory as a whole.
+    /// Candidates of values; values of `arrays`, of which slices are prefetched, stay in main memory as a whole.
     pub(super) fn candidates(
         self,
         mut views: FxHashMap<ValueId, Vec<View>>,

@@ -1,4 +1,4 @@
-//! What computations see of values.
+//! The views of values in computations.
 
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::{ValueId, ValueKind};
@@ -58,7 +58,7 @@ pub(super) fn views(context: Context<'_>, uses: &mut Uses) -> FxHashMap<ValueId,
     views
 }
 
-/// What a computation sees of a value.
+/// The view of a value in a computation.
 fn view(
     context: Context<'_>,
     value: ValueId,

@@ -6,7 +6,7 @@ use crate::choice::Choice;
 use crate::prices::Prices;
 
 impl Assignment<'_> {
-    /// Lets every candidate choose, those first that save most for what they hold.
+    /// Lets every candidate choose, those with the highest savings per price of their memory first.
     pub(crate) fn fill(&mut self, prices: &Prices) {
         let &SearchOptions { reserve_price: reserve, area_price, .. } = &self.options.search;
         let model = self.model;
@@ -17,7 +17,7 @@ impl Assignment<'_> {
             let held: f64 = free.busy.iter().map(|&r| prices.of(candidates[i].bytes(), r)).sum();
             let area: f64 = free.busy.iter().map(|r| f64::from(r.end - r.start)).sum::<f64>()
                 * candidates[i].bytes() as f64;
-            // Where nothing is scarce, bytes times instants are what is left to compare.
+            // If nothing is scarce, bytes times instants remain to compare.
             (saved, saved / (held + area_price * area + f64::MIN_POSITIVE))
         };
         let ranks: Vec<(f64, f64)> = (0..candidates.len()).map(rank).collect();
@@ -26,13 +26,14 @@ impl Assignment<'_> {
         for &i in &order {
             self.choose(i, |bytes, range| prices.of(bytes, range));
         }
-        // Then whatever capacity is left.
+        // Then the remaining capacity.
         for &i in &order {
             self.choose(i, |bytes, range| reserve * prices.of(bytes, range));
         }
     }
 
-    /// Lets candidates choose in XLA's order as long as there is capacity: what it saves, over the square root of its size.
+    /// Lets candidates choose in XLA's order as long as there is capacity: savings divided by the square root of the
+    /// size.
     pub(crate) fn fill_as_xla(&mut self) {
         let candidates = &self.model.candidates;
         let rank = |i: usize| {

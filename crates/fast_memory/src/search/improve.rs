@@ -1,5 +1,4 @@
-//! Local search: a candidate that would save more takes its place, and ejects candidates that save less for the price of
-//! what they hold.
+//! Local search: a candidate that would save more replaces candidates that save less for the price of their memory.
 
 use memplan_analysis::LiveRange;
 
@@ -69,8 +68,8 @@ impl Assignment<'_> {
         false
     }
 
-    /// Other candidates that hold fast memory during some ranges, those first that save least for the price of what they
-    /// hold.
+    /// Other candidates that hold fast memory during some ranges, those with the lowest savings per price of their
+    /// memory first.
     fn in_the_way(&self, i: usize, needs: &[LiveRange], prices: &Prices) -> Vec<usize> {
         let overlaps = |choice: &Choice| choice.busy.iter().any(|a| needs.iter().any(|b| a.interferes(b)));
         let mut others: Vec<(f64, usize)> = (0..self.choices.len())

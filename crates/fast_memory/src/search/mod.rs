@@ -1,8 +1,8 @@
-//! Choices that fit: an assignment, and what changes it.
+//! Choices that fit: an assignment, and the moves that change it.
 //!
-//! Candidates choose one after the other, those first that save most for the price of what they hold; ranges without
-//! capacity left have no price (`fill`). Then local search ejects candidates in favour of others (`improve`). A packing
-//! that is higher than the memory makes candidates choose again (`repair`).
+//! Candidates choose one after the other, those with the highest savings for the price of their memory first; ranges
+//! without capacity are excluded (`fill`). Then local search ejects candidates in favor of others (`improve`). If a
+//! packing exceeds the memory, candidates choose again (`repair`).
 
 mod fill;
 mod improve;
@@ -24,7 +24,7 @@ pub(crate) struct Assignment<'m> {
     limit: u64,
     occupancy: Occupancy,
     pub(crate) choices: Vec<Choice>,
-    /// What main memory moves for each candidate as long as it is not in fast memory.
+    /// The traffic of each candidate outside fast memory.
     main_traffic: Vec<f64>,
     /// Bytes that are counted twice at each site of sharing.
     twice: Vec<u64>,
@@ -65,17 +65,17 @@ impl<'m> Assignment<'m> {
         fits
     }
 
-    /// What main memory moves, and its price.
+    /// The traffic of main memory, and its price.
     pub(crate) fn traffic(&self) -> f64 {
         self.choices.iter().map(|choice| choice.traffic).sum()
     }
 
-    /// What fast memory saves for a candidate.
+    /// The savings of a candidate in fast memory.
     fn saved(&self, k: usize) -> f64 {
         self.main_traffic[k] - self.choices[k].traffic
     }
 
-    /// What a candidate saves for the price of what it holds.
+    /// The savings of a candidate per price of its memory.
     fn value_density(&self, k: usize, prices: &Prices) -> f64 {
         let choice = &self.choices[k];
         let bytes = self.model.candidates[k].bytes();

@@ -1,4 +1,4 @@
-//! Candidates choose again after a packing that was higher than the memory.
+//! Candidates choose again after a packing exceeded the memory.
 
 use memplan_analysis::LiveRange;
 
@@ -27,7 +27,7 @@ impl Assignment<'_> {
         !ejected.is_empty()
     }
 
-    /// Lowers what may be held at any moment: candidates that save least for the price of what they hold choose again,
+    /// Lowers the capacity at all moments: candidates with the lowest savings per price of their memory choose again,
     /// until the others fit.
     pub(crate) fn shrink(&mut self, prices: &Prices, limit: u64) {
         let reserve = self.options.search.reserve_price;

@@ -1,4 +1,4 @@
-//! Slices as candidates: what serves their uses from fast memory, and when copies of them start.
+//! Slices as candidates: how fast memory serves their uses, and when copies of them start.
 
 use memplan_analysis::{Iteration, LiveRange, ScalarScope, SlicedOperand, Time, TupleLoop, ValueId};
 use memplan_ir::{ComputationId, InstructionId, Shape, Use};
@@ -139,7 +139,7 @@ impl<'a> Builder<'a> {
         Some(made.unwrap_or(0).max(exists_from(module, facts, value, computation)))
     }
 
-    /// What main memory moves for a copy in a computation, and what the cores wait for it.
+    /// The traffic of a copy in a computation, and the cores' wait for it.
     fn cost(&self, computation: ComputationId, bytes: u64, start: CopyStart) -> f64 {
         let moved = self.context.costs.frequency(computation) * bytes as f64;
         moved * (1.0 + self.context.options.time_weight * start.exposed)

@@ -1,11 +1,11 @@
-//! Value numbering of scalars: which kernels slice at equal offsets.
+//! Value numbering of scalars: finds kernels that slice at equal offsets.
 
 use memplan_analysis::{Iteration, ScalarOrigin, ScalarScope, ValueId};
 use memplan_ir::{InstructionId, Module, Opcode};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-/// Scalars by how they are computed: those of a class are equal.
+/// Classes of scalars by computation: the members of a class are equal.
 #[derive(Default)]
 pub(crate) struct Classes {
     count: u32,
@@ -13,7 +13,7 @@ pub(crate) struct Classes {
     computed: FxHashMap<Operation, SmallVec<[(InstructionId, u32); 1]>>,
 }
 
-/// An operation on classes. What it is beside its name, an instruction of each class shows.
+/// An operation on classes. An instruction of each class has its attributes.
 type Operation = (Opcode, SmallVec<[u32; 3]>);
 
 impl Classes {

@@ -1,10 +1,10 @@
 //! Slices: kernels that read only a slice of an array need only the slice in fast memory.
 //!
-//! Loops over layers and over time steps read one slice of a large array per iteration, inside of the kernels that use it.
-//! Each kernel reads it from main memory, and waits for it. One copy of the slice serves them all, and when it starts
-//! earlier, none waits. Where the slice is needed soon after the iteration begins, the copy starts in the iteration before
-//! (software pipelining), and the loop carries its result: the copy starts after the last use of the slice before, or,
-//! with a second buffer, after the first, so that one slice is read while the next arrives (double buffering).
+//! Loops over layers and over time steps read one slice of a large array per iteration, inside the kernels that use it.
+//! Each kernel reads it from main memory, and waits for it. One copy of the slice serves them all, and if it starts
+//! early, none waits. If the slice is needed soon after the iteration begins, the copy starts in the iteration before
+//! (software pipelining), and the loop carries its result: the copy starts after the last use of the previous slice,
+//! or, with a second buffer, after the first, so that one slice is read while the next arrives (double buffering).
 //!
 //! ```text
 //!   body(i, stack, a)                         body(i, stack, a, slice)            slice = stack[i], copied before
@@ -14,11 +14,11 @@
 //!     return (i + 1, stack, c)                  return (i + 1, stack, c, dynamic-slice-done(start))
 //! ```
 //!
-//! A slice is a candidate of its own. Its uses then do not count as uses of the array, which remains in main memory; so
-//! slices are only looked for in arrays that would not be in fast memory otherwise.
+//! A slice is a separate candidate. Its uses then do not count as uses of the array, which stays in main memory; so
+//! only arrays that would not be in fast memory are sliced.
 //!
-//! Transfers move whole tiles: a slice is a candidate when it cuts only dimensions that tiles do not span. The copy in the
-//! last iteration copies what nobody reads, and is paid for.
+//! Transfers move whole tiles: a slice is a candidate only if it cuts dimensions that tiles do not span. The copy in
+//! the last iteration fetches a slice that nobody reads, and is paid for.
 
 mod candidates;
 mod classes;
@@ -38,26 +38,26 @@ use classes::Classes;
 #[derive(Default)]
 pub(crate) struct Slices {
     pub(crate) candidates: Vec<SliceCandidate>,
-    /// What they are cut out of.
+    /// The arrays that are sliced.
     pub(crate) arrays: EntitySet<ValueId>,
     /// The operands that they serve.
     pub(crate) uses: FxHashSet<Use>,
 }
 
-/// What two kernels have in common that read the same slice.
+/// The common properties of two kernels that read the same slice.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Key {
     value: ValueId,
     computation: ComputationId,
     /// Of the array, and of the slice.
     shapes: [ShapeId; 2],
-    /// Where a static slice begins.
+    /// The start of a static slice.
     starts: SmallVec<[i64; 4]>,
     /// Classes of the scalars that say where a dynamic slice begins.
     offsets: SmallVec<[u32; 4]>,
 }
 
-/// Finds the slices of all arrays but those of `fast` that save something at best. Close to linear in operands.
+/// Finds the slices of all arrays except those of `fast` that may save something. Close to linear in operands.
 pub(crate) fn find(context: Context<'_>, fast: &EntitySet<ValueId>) -> Slices {
     let mut slices = Slices::default();
     let mut builder = Builder::new(context);

@@ -4,8 +4,8 @@
 //! by which name ([`Attribute`]), and which field of the message holds it. Reading and writing, of both formats,
 //! follow from that.
 //!
-//! How a value is spelled follows from its type ([`Text`]), and so does how a field of a message stands for it
-//! (`proto::Field`). What depends on more than the value itself is a function by name on either side.
+//! The spelling of a value follows from its type ([`Text`]), and so does its field in a message (`proto::Field`). If
+//! more than the value matters, both sides have a function by name.
 
 mod keys;
 mod order;
@@ -131,7 +131,7 @@ pub(crate) fn called(opcode: Opcode) -> &'static [Attribute] {
     }
 }
 
-/// What an operation may say beside the fields and what it calls.
+/// Attributes of an operation besides its fields and called computations.
 fn notes(opcode: Opcode) -> &'static [Attribute] {
     use Attribute::*;
     let traits = opcode.traits();
@@ -149,7 +149,7 @@ mod tests {
 
     use super::*;
 
-    /// What is missing in the table would be lost without a word.
+    /// An attribute missing in the table would be lost silently.
     #[test]
     fn every_operation_with_attributes_has_an_entry() {
         let by_hand = [Opcode::Constant, Opcode::AsyncUpdate, Opcode::AsyncDone];

@@ -1,7 +1,7 @@
-//! The table: which attributes an operation has, and what they are called.
+//! The table: the attributes of each operation, and their names.
 //!
-//! An entry is the opcodes that share it, what holds the fields (the [`Op`](memplan_ir::Op) itself, or a struct in it), and its fields in
-//! the order in which XLA writes them:
+//! An entry has the opcodes that share it, the struct with the fields (the [`Op`](memplan_ir::Op) itself, or a struct
+//! in it), and its fields in XLA's order:
 //!
 //! ```text
 //!     Sort => Op {
@@ -10,9 +10,9 @@
 //!     }
 //! ```
 //!
-//! Behind the name of a field stands how text says it, by the name of two methods: that of
-//! [`Operation`](crate::parser::Operation) reads the attributes that are named, that of
-//! [`Printer`](crate::printer::Printer) writes them.
+//! The field's name is followed by its spelling in text, as the name of two methods: that of
+//! [`Operation`](crate::parser::Operation) reads the named attributes, that of [`Printer`](crate::printer::Printer)
+//! writes them.
 //!
 //! | | absent from text | in text |
 //! |---|---|---|
@@ -23,11 +23,12 @@
 //! | `count` | one | when it is more |
 //! | `silent` | the default of the type | never |
 //!
-//! In brackets stands the field of `HloInstructionProto`, or of a message in it (`a.b`; `a?.b` where no message means one of
-//! defaults); `via f` are two methods again, of `proto::import::Import` and `proto::export::Export`; `[]` is nothing.
+//! The brackets contain the field of `HloInstructionProto`, or of a message in it (`a.b`; `a?.b` if a missing message
+//! means one of defaults); `via f` names two methods again, of `proto::import::Import` and `proto::export::Export`;
+//! `[]` is no field.
 //!
-//! Not here are constants, whose value stands in place of operands, the later parts of asynchronous operations, which
-//! repeat what the start says, and computations that are called ([`called`](super::called)).
+//! The table omits constants, whose value is in place of operands, the later parts of asynchronous operations, which
+//! repeat the start's attributes, and called computations ([`called`](super::called)).
 
 /// Hands the table to a macro.
 macro_rules! operations {

@@ -12,7 +12,7 @@ use crate::printer::{
     sharding, sparsity, window,
 };
 
-/// What stands behind the name of an attribute.
+/// The value behind the name of an attribute.
 #[derive(Debug)]
 pub(crate) enum Value<'s> {
     Accuracy(Option<ResultAccuracy>),
@@ -41,7 +41,7 @@ pub(crate) enum Value<'s> {
     Word(&'s str),
 }
 
-/// What is wrong with a value, and how many bytes of the text show it.
+/// An error in a value, and how many bytes of the text show it.
 pub(crate) struct Unfit {
     pub(crate) length: usize,
     pub(crate) kind: ParseErrorKind,
@@ -56,13 +56,13 @@ impl Unfit {
 
 /// The type of a field whose value text spells.
 pub(crate) trait Text: Sized {
-    /// From what stands behind the name.
+    /// Parses the value behind the name.
     ///
     /// # Panics
-    /// When the name of the attribute says that something else stands there.
+    /// The name of the attribute implies another kind of value.
     fn read(value: Value<'_>) -> Result<Self, Box<Unfit>>;
 
-    /// Writes what stands behind the name.
+    /// Writes the value behind the name.
     fn write<W: Write>(&self, name: Attribute, out: &mut W) -> fmt::Result;
 }
 

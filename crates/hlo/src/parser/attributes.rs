@@ -1,5 +1,5 @@
-//! Attributes: what follows the operands. Their names decide how they are read; which opcode takes which is in
-//! [`table`](crate::attributes).
+//! Attributes: the text after the operands. Their names decide how they are read; [`table`](crate::attributes) lists
+//! the attributes of each opcode.
 
 pub(crate) mod value;
 
@@ -16,11 +16,11 @@ use super::{
 use crate::attributes::{Attribute, Value, allowed, is_allowed};
 use crate::{error::ParseErrorKind, lexer::Token, tables};
 
-/// The attributes of every instruction, for the message that lists what is allowed.
+/// The attributes of every instruction, for error messages that list allowed ones.
 const COMMON: &str = "backend_config, control-predecessors, frontend_attributes, metadata, origin, \
                       parameter_replication, sharding, statistics";
 
-/// What followed the operands of one instruction.
+/// The attributes of one instruction.
 #[derive(Default)]
 pub(super) struct Attributes<'s> {
     /// Those the opcode takes. The byte is where the value begins.
@@ -39,7 +39,7 @@ impl<'s> Attributes<'s> {
         self.own.iter().any(|(a, ..)| *a == attribute)
     }
 
-    /// What an attribute says, and where that begins.
+    /// The value of an attribute, and its beginning.
     pub(super) fn take(&mut self, attribute: Attribute) -> Option<(usize, Value<'s>)> {
         let at = self.own.iter().position(|(a, ..)| *a == attribute)?;
         let (_, place, value) = self.own.swap_remove(at);
@@ -165,7 +165,7 @@ impl<'s> Parser<'s> {
     }
 }
 
-/// Whether an instruction takes an attribute. An async spelling like `slice-start` takes those of both, but for the
+/// Whether an instruction takes an attribute. An async spelling like `slice-start` takes those of both, except the
 /// computation of the start, which is made around the slice.
 fn takes(head: &Head, attribute: Attribute) -> bool {
     let takes = |opcode: Opcode| is_allowed(opcode, attribute);

@@ -1,4 +1,4 @@
-//! Moving through the tokens of a source: look at one, take one, or say what was expected instead.
+//! Moves through the tokens of a source: peeks, takes a token, or reports the expected one.
 
 use std::{ops::Range, str::FromStr};
 
@@ -11,7 +11,7 @@ use crate::{
     lexer::{Token, json_end, unescape},
 };
 
-/// What parsing gives. The error is boxed to keep the common case small.
+/// The result of parsing. The error is boxed to keep the common case small.
 pub(crate) type Parsed<T> = Result<T, Box<ParseError>>;
 
 /// How deep operands, computations, tuples, layouts and literals may nest.
@@ -20,18 +20,18 @@ pub(crate) type Parsed<T> = Result<T, Box<ParseError>>;
 /// in an unoptimized build, and programs nest at most a dozen levels.
 pub(crate) const MAX_DEPTH: u32 = 256;
 
-/// A place in the source: the token there, and what it takes to go on.
+/// A position in the source: its token, and the state to continue from there.
 pub(crate) struct Cursor<'s> {
     pub(crate) source: &'s str,
     lexer: logos::Lexer<'s, Token>,
     /// The current token.
     pub(crate) token: Token,
-    /// Where it is.
+    /// Its position.
     pub(crate) span: Range<usize>,
     /// The end of the token before.
     pub(crate) previous_end: usize,
     depth: u32,
-    /// Bytes of constants that stand for themselves by absence.
+    /// Bytes of zeros that constants imply by omitting elements.
     pub(crate) n_implied_zeros: usize,
 }
 
@@ -66,7 +66,7 @@ impl<'s> Cursor<'s> {
         self.span = self.lexer.span();
     }
 
-    /// Goes to the first token at or after `end`, which lies behind the current one.
+    /// Moves to the first token at or after `end`, which comes after the current one.
     pub(crate) fn jump(&mut self, end: usize) {
         self.lexer.bump(end - self.span.end);
         self.span = end..end;
@@ -350,7 +350,7 @@ impl<'s> Cursor<'s> {
         Box::new(ParseError { kind, span, related: None })
     }
 
-    /// An error at `span` that points at what is at `related` too.
+    /// An error at `span` that also points at `related`.
     pub(crate) fn error_with(
         &self,
         span: Range<usize>,
@@ -362,7 +362,7 @@ impl<'s> Cursor<'s> {
         Box::new(ParseError { kind, span, related })
     }
 
-    /// The error that the current token is not what should stand here.
+    /// The error that the current token is not the expected one.
     pub(crate) fn unexpected(&self, expected: &str) -> Box<ParseError> {
         let found = match self.token {
             Token::Invalid => return self.invalid(),

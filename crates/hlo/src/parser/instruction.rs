@@ -14,14 +14,14 @@ use super::{
 };
 use crate::{error::ParseErrorKind, lexer::Token, printer, tables};
 
-/// What stands before the operands of an instruction.
+/// The part of an instruction before its operands.
 pub(super) struct Head {
     /// The declared shape, as a known shape.
     pub(super) shape: Option<usize>,
     pub(super) opcode: Opcode,
     /// For `slice-start` and the like: what runs asynchronously.
     pub(super) wrapped: Option<Opcode>,
-    /// Where shape and opcode stand.
+    /// The position of shape and opcode.
     pub(super) span: Range<usize>,
 }
 
@@ -107,7 +107,7 @@ impl<'s> Parser<'s> {
         self.head_behind(shape, start)
     }
 
-    /// `opcode`, with what was read before it since `start`.
+    /// `opcode`, with the text read before it since `start`.
     fn head_behind(&mut self, shape: Option<usize>, start: usize) -> Parsed<Head> {
         let span = self.cursor.span.clone();
         if self.cursor.token != Token::Identifier {
@@ -239,8 +239,8 @@ impl<'s> Parser<'s> {
         Err(self.cursor.error_with(start..self.cursor.previous_end, kind, related, "defined here"))
     }
 
-    /// The shape that the text declares, unless it declares what the operands of a transfer decide: XLA does not look
-    /// at what the text says there. How that lies is for the text to say, or a planned module would not read back.
+    /// The shape that the text declares, unless the operands of a transfer decide it: XLA ignores the text there. Its
+    /// layout is taken from the text, or a planned module would not read back.
     fn declared_shape(&mut self, known: usize, instruction: &Instruction) -> ShapeId {
         let declared = self.shape_id(known);
         if !matches!(
@@ -253,7 +253,7 @@ impl<'s> Parser<'s> {
         let given = self.module.shape_of(declared);
         match infer_shape_given(&self.module, &instruction.op, &operands, &instruction.called, given) {
             Ok(shape) if !shape.same_ignoring_layout(given) => self.module.intern(shape),
-            // Where nothing can be inferred, the verifier says why.
+            // If nothing can be inferred, the verifier reports why.
             Ok(_) | Err(_) => declared,
         }
     }
@@ -286,8 +286,8 @@ impl<'s> Parser<'s> {
         }
     }
 
-    /// Adds a shape that the text does not spell out. A few characters can imply a large tuple again and again: what
-    /// is implied in total is kept in proportion to the text.
+    /// Adds a shape that the text omits. A few characters can imply a large tuple repeatedly: the sum of implied shapes
+    /// is kept in proportion to the text.
     fn inferred(&mut self, shape: Shape, span: Range<usize>) -> Parsed<ShapeId> {
         shape.for_each_subshape(|_, _| self.n_inferred_parts += 1);
         if self.n_inferred_parts > 8 * self.cursor.source.len() + (1 << 18) {
@@ -323,7 +323,7 @@ impl<'s> Parser<'s> {
             None => scope.nameless.push(root),
         }
         scope.set_root(root);
-        // Parameters stand first, in order of appearance.
+        // Parameters come first, in order of appearance.
         scope
             .instructions
             .sort_by_key(|id| !matches!(self.module.instructions[*id].op, Op::Parameter { .. }));
@@ -362,7 +362,7 @@ impl<'s> Parser<'s> {
     }
 }
 
-/// The opcode of a name, and for an async spelling like `slice-start` the opcode of what runs asynchronously.
+/// The opcode of a name; for an async spelling like `slice-start`, also the opcode of the wrapped operation.
 fn opcode(name: &str) -> Option<(Opcode, Option<Opcode>)> {
     if let Some(opcode) = tables::opcode(name) {
         return Some((opcode, None));

@@ -8,7 +8,7 @@ use memplan_ir::{ArrayLiteral, ArrayShape, ElementType, Literal, LiteralData, Sh
 use super::cursor::{Cursor, Parsed};
 use crate::{error::ParseErrorKind, lexer::Token, printer};
 
-/// Bytes of zeros that all constants of a text together may leave out, beside what is in proportion to it.
+/// Bytes of zeros that all constants of a text may omit together, beyond those in proportion to the text.
 const MAX_IMPLIED_ZEROS: usize = 1 << 26;
 
 impl Cursor<'_> {

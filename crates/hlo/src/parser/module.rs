@@ -18,10 +18,10 @@ use crate::{error::ParseErrorKind, lexer::Token};
 pub(crate) struct Parser<'s> {
     pub(super) cursor: Cursor<'s>,
     pub(super) module: Module,
-    /// Where each instruction was named.
+    /// The position of each instruction's name.
     pub(super) instruction_spans: Vec<Range<usize>>,
     computations: FxHashMap<&'s str, ComputationId>,
-    /// Where each computation was named.
+    /// The position of each computation's name.
     computation_spans: Vec<Range<usize>>,
     /// Shapes by their text: programs repeat few shapes often.
     shape_texts: FxHashMap<&'s str, usize>,
@@ -67,8 +67,8 @@ impl<'s> Parser<'s> {
         Ok(self.module)
     }
 
-    /// What an async-start calls runs on the thread that the start names, whatever the text says at the computation,
-    /// and so does everything called from there. Where several starts share a computation, the last one decides.
+    /// The computation of an async-start runs on the thread that the start names, whatever the text of the computation
+    /// says, and so does everything called from there. If several starts share a computation, the last one decides.
     fn move_to_threads(&mut self) {
         let computations = &mut self.module.computations;
         let mut is_moved = EntitySet::with_capacity(computations.len());

@@ -15,7 +15,7 @@ use crate::error::{ParseError, ParseErrorKind};
 type Called = SmallVec<[ComputationId; 1]>;
 
 impl<'s> Parser<'s> {
-    /// What an instruction computes, and which computations it calls.
+    /// The operation of an instruction, and the computations that it calls.
     pub(super) fn op(
         &mut self,
         head: &Head,
@@ -32,8 +32,7 @@ impl<'s> Parser<'s> {
     }
 }
 
-/// One operation being put together. Its methods that take names of attributes are those of the table in
-/// [`crate::attributes`].
+/// One operation under construction. The table in [`crate::attributes`] names its methods that take attribute names.
 pub(crate) struct Operation<'p, 's> {
     parser: &'p mut Parser<'s>,
     head: &'p Head,
@@ -171,7 +170,7 @@ impl Operation<'_, '_> {
         Ok(T::of(self.some(name)?))
     }
 
-    /// Scalars are broadcast along nothing, which need not be said.
+    /// Scalars are broadcast along no dimensions, which may be omitted.
     pub(crate) fn broadcast(&mut self, [name]: [Attribute; 1]) -> Parsed<Dimensions> {
         let operand = self.parser.module.shape(self.operands[0]);
         match operand.as_array().is_some_and(|array| array.rank() == 0) {
@@ -231,7 +230,7 @@ impl Operation<'_, '_> {
         }
     }
 
-    /// What is handed out, where nothing else is said.
+    /// The shape of the operand, by default.
     pub(crate) fn outfeed_shape(&mut self, name: [Attribute; 1]) -> Parsed<Option<Shape>> {
         let shape = self.some(name)?;
         Ok(shape.or_else(|| Some(self.parser.module.shape(self.operands[0]).clone())))

@@ -132,7 +132,7 @@ impl Cursor<'_> {
         Ok(layout)
     }
 
-    /// What stands behind the colon of a layout; each part is optional, their order fixed.
+    /// The text behind the colon of a layout; each part is optional, their order fixed.
     fn layout_parts(&mut self, layout: &mut Layout) -> Parsed<()> {
         if self.eat_word("D") {
             // Dimension-level types of sparse arrays: XLA reads and forgets them.
@@ -226,8 +226,8 @@ impl Cursor<'_> {
     }
 }
 
-/// The end of the shape that begins at `start`, found by looking at brackets only; `None` where a closer look is
-/// needed. Where text up to that end was parsed as a shape before, the same text is the same shape here.
+/// The end of the shape that begins at `start`, found by looking only at brackets; `None` if it must be parsed. If the
+/// text up to that end was parsed as a shape before, it is the same shape here.
 pub(crate) fn shape_end(source: &str, start: usize) -> Option<usize> {
     let bytes = source.as_bytes();
     if bytes.get(start) == Some(&b'(') {

@@ -1,4 +1,4 @@
-//! Shardings, meshes and replica groups: who works on what.
+//! Shardings, meshes and replica groups.
 
 use memplan_ir::{
     AxisRef, DeviceList, DimensionSharding, Mesh, MeshReduction, Metadata, NamedSharding, ReplicaGroups,
@@ -235,7 +235,7 @@ impl Cursor<'_> {
             return Err(self.unexpected("what is sharded, as `[{'x'}]` or `replicated`"));
         }
         match kind {
-            // Nothing is said of any axis.
+            // No axis is mentioned.
             Some(ShardingKind::Replicated) | None => {}
             Some(ShardingKind::Manual) => named.manual_axes = all_axes(&named.mesh),
             Some(_) => named.unreduced_axes = all_axes(&named.mesh),

@@ -164,8 +164,8 @@ impl<'s> Cursor<'s> {
     }
 }
 
-/// Where the two letters stand in `text`, and where the spatial dimensions 0, 1, ... stand. A `?` is a dimension
-/// that is none of these.
+/// The positions of the two letters in `text`, and those of the spatial dimensions 0, 1, ... A `?` is any other
+/// dimension.
 fn labels(text: &str, letters: [u8; 2]) -> Result<([i64; 2], Dimensions), &'static str> {
     let n_spatial = text.bytes().filter(u8::is_ascii_digit).count();
     let mut found = [-1; 2];

@@ -48,7 +48,7 @@ pub(super) fn attributes<W: Write>(
     Ok(())
 }
 
-/// Writes attributes. Its methods that take names are those of the table in [`crate::attributes`].
+/// Writes attributes. The table in [`crate::attributes`] names its methods that take attribute names.
 pub(crate) struct Printer<'a, W> {
     module: &'a Module,
     sugar: &'a Sugar,
@@ -77,7 +77,8 @@ impl<W: Write> Printer<'_, W> {
         }
     }
 
-    /// What is no field of the operation: which replicas have a parameter, and what an asynchronous operation wraps.
+    /// Attributes that are not fields of the operation: the replicas with a parameter, and the wrapped operation of an
+    /// asynchronous one.
     fn beside(&mut self, instruction: &Instruction) -> fmt::Result {
         match (&instruction.op, &instruction.extras) {
             (Op::Parameter { .. }, Some(extras)) if !extras.parameter_replication.is_empty() => {

@@ -103,8 +103,8 @@ fn array_literal<W: fmt::Write>(array: &ArrayLiteral, out: &mut W) -> fmt::Resul
     Ok(())
 }
 
-/// An array without elements: braces for the dimensions before the first that is zero. Where they would be too many, its
-/// data is left out, of which there is none.
+/// An array without elements: braces for the dimensions before the first that is zero. If they would be too many, its
+/// (empty) data is omitted.
 fn empty<W: fmt::Write>(extents: &[i64], has_spaces: bool, out: &mut W) -> fmt::Result {
     match extents {
         [] => out.write_str(if has_spaces { "{  }" } else { "{}" }),

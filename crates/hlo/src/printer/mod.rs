@@ -1,7 +1,7 @@
 //! From [`Module`] to text.
 //!
-//! What is written is what XLA writes, down to the order of attributes, so that texts can be compared, and so that
-//! XLA reads them back.
+//! The output is equal to XLA's, including the order of attributes, so that texts can be compared, and so that XLA
+//! reads them back.
 
 mod attributes;
 mod instruction;
@@ -73,7 +73,7 @@ pub(crate) fn integers<W: fmt::Write>(out: &mut W, values: &[i64]) -> fmt::Resul
     separated(out, ",", values, |out, value| write!(out, "{value}"))
 }
 
-/// A string in quotes, with the escapes that XLA writes: octal for what is not printable ASCII.
+/// A string in quotes, with XLA's escapes: octal for anything but printable ASCII.
 pub(crate) fn quoted<W: fmt::Write>(out: &mut W, bytes: &[u8]) -> fmt::Result {
     out.write_char('"')?;
     let mut rest = bytes;

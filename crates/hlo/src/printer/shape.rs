@@ -34,7 +34,7 @@ pub(crate) fn shape<W: fmt::Write>(shape_: &Shape, layouts: Layouts, out: &mut W
     }
 }
 
-/// What stands before item `i` of a long list: a comma, and every fifth time the index.
+/// The text before item `i` of a long list: a comma, and every fifth time the index.
 pub(super) fn index_comment<W: fmt::Write>(out: &mut W, i: usize) -> fmt::Result {
     match i {
         0 => Ok(()),

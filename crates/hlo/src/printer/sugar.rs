@@ -1,4 +1,4 @@
-//! Computations that text leaves out: `slice-start(x), slice={...}` says what the computation that it calls holds.
+//! Computations that text omits: `slice-start(x), slice={...}` contains the called computation.
 
 use memplan_ir::{Computation, ComputationId, InstructionId, Module, Op, PackedOption, SecondaryMap};
 use rustc_hash::FxHashSet;
@@ -50,7 +50,7 @@ impl Sugar {
     }
 }
 
-/// What the names of computations that are left out begin with.
+/// The prefix of the names of omitted computations.
 const WRAPPED: &str = "async_wrapped";
 
 /// The names that reading gives to computations that the text leaves out.
@@ -91,7 +91,7 @@ fn numbered(stem: &str, number: u32) -> String {
     }
 }
 
-/// What asynchronous operations make of the computations that they call.
+/// How asynchronous operations use the computations that they call.
 struct AsyncCalls<'m> {
     /// Which computations a single async-start calls, and nothing that is not a continuation of it.
     are_started_once: SecondaryMap<ComputationId, bool>,
@@ -122,7 +122,7 @@ impl<'m> AsyncCalls<'m> {
     }
 }
 
-/// What an async-start calls.
+/// The computation that an async-start calls.
 fn started(module: &Module, id: InstructionId) -> Option<ComputationId> {
     let instruction = &module.instructions[id];
     matches!(instruction.op, Op::AsyncStart(_)).then(|| instruction.called.first().copied())?
@@ -131,7 +131,7 @@ fn started(module: &Module, id: InstructionId) -> Option<ComputationId> {
 /// The operation in a computation that holds nothing else: its parameters in order, then one instruction that takes
 /// them in order, all with the names and notes that reading `slice-start(...)` gives them.
 ///
-/// XLA leaves out such computations whatever their names. We keep names that a program chose.
+/// XLA omits such computations with any name. We keep names that a program chose.
 fn wrapped(computation: &Computation, notes: AsyncNotes, module: &Module) -> Option<InstructionId> {
     let (&root, parameters) = computation.instructions.split_last()?;
     let instruction = &module.instructions[root];

@@ -1,4 +1,4 @@
-//! What attributes of windows and convolutions say.
+//! Attributes of windows and convolutions.
 
 use std::fmt::{self, Write};
 

@@ -1,4 +1,4 @@
-//! What can be wrong with a protobuf module, or in the way of writing one.
+//! Errors in a protobuf module, or in writing one.
 
 use memplan_ir::{ComputationId, InstructionId};
 
@@ -27,7 +27,7 @@ pub enum ImportError {
     Instruction { instruction: String, computation: String, source: FieldError },
 }
 
-/// What is wrong with one field.
+/// An error in one field.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]

@@ -212,7 +212,7 @@ impl<'a> Exporter<'a> {
         self.id(instruction).map(|_| &*self.names[instruction])
     }
 
-    /// The name of the computation that an instruction stands in.
+    /// The name of an instruction's computation.
     pub(super) fn computation_of(&self, instruction: InstructionId) -> Exported<&str> {
         self.resolve(instruction).map(|(known, _)| &*self.module.computations[known.parent].name)
     }
@@ -227,8 +227,8 @@ fn computation_id(id: ComputationId) -> i64 {
     i64::from(id.as_u32())
 }
 
-/// The names of instructions, of which a protobuf module has each once. They become what XLA's parser makes of them: a
-/// number behind the last dot that is taken is replaced by the lowest that is not, where no number counts as 0.
+/// The names of instructions, made unique as in XLA's parser: if a name is taken, the number behind its last dot is
+/// replaced by the lowest free one; a missing number counts as 0.
 fn unique_names(module: &Module) -> SecondaryMap<InstructionId, Box<str>> {
     let mut taken: FxHashMap<&str, (FxHashSet<i64>, i64)> = FxHashMap::default();
     let mut names = SecondaryMap::with_capacity(module.instructions.len());

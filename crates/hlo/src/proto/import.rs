@@ -80,7 +80,7 @@ pub(super) fn holds_module(mut bytes: &[u8]) -> bool {
     while !inner.is_empty() {
         match next_field(&mut inner) {
             Ok((number, ..)) => has_computations |= number == 3,
-            // Where the file is cut, so is the module in it.
+            // If the file is truncated, so is the module in it.
             Err(_) => return false,
         }
     }
@@ -98,7 +98,7 @@ fn find_dropped(schema: &'static super::wire::Schema, bytes: &[u8]) -> Result<Ve
     Ok(warnings)
 }
 
-/// The module so far, and what the ids of the file stand for in it.
+/// The module so far, and the meanings of the file's ids in it.
 struct Importer {
     module: Module,
     computations: FxHashMap<i64, ComputationId>,

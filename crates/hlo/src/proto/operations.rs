@@ -54,7 +54,7 @@ macro_rules! export {
     }};
 }
 
-/// The value that part of a message stands for.
+/// The value that part of a message represents.
 macro_rules! get {
     ($from:ident, []) => {
         Default::default()
@@ -74,7 +74,7 @@ macro_rules! get {
     }};
 }
 
-/// Makes part of a message stand for a value.
+/// Sets part of a message from a value.
 macro_rules! set {
     ($to:ident, [], $value:ident) => {
         let _ = $value;

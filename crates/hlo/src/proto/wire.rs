@@ -1,7 +1,7 @@
 //! The wire format below the messages: fields that a message does not list, found, kept and reported.
 //!
-//! prost drops what it does not know. [`Kept`] wraps a message to keep such fields as bytes, and [`scan`] walks the
-//! wire against the table of messages beforehand to find those that nobody keeps.
+//! prost drops unknown fields. [`Kept`] wraps a message to keep such fields as bytes, and [`scan`] compares the wire
+//! with the table of messages beforehand to find those that are not kept.
 
 use prost::bytes::{Buf, BufMut};
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, encode_key, encode_varint};
@@ -9,7 +9,7 @@ use prost::{DecodeError, Message};
 
 use super::ImportError;
 
-/// What a message may hold.
+/// The fields of a message.
 pub(super) struct Schema {
     pub(super) name: &'static str,
     /// Whether fields that are not listed are kept as bytes.
@@ -66,7 +66,7 @@ impl<M: HasSchema> Message for Kept<M> {
                 encode_varint(length, &mut self.unknown);
                 length
             }
-            // Groups are long gone from protobuf; prost rejects what is malformed in them.
+            // Protobuf dropped groups long ago; prost rejects malformed ones.
             WireType::StartGroup | WireType::EndGroup => {
                 return prost::encoding::skip_field(wire_type, tag, buf, ctx);
             }

@@ -1,4 +1,4 @@
-//! Results that are the bytes of their operands.
+//! Results that have the same bytes as their operands.
 
 use memplan_ir::ArrayShape;
 
@@ -35,8 +35,8 @@ impl Kernel for ZeroKernel {
     }
 }
 
-/// Storage that nothing has been written into. Whoever reads it is to notice: all bits are set, which is no number where a
-/// type has such, and -1 in integers.
+/// Storage without contents. A reader should notice: all bits are set, which is NaN in types that have it, and -1 in
+/// integers.
 pub(crate) struct UnwrittenKernel;
 
 impl Kernel for UnwrittenKernel {

@@ -1,4 +1,4 @@
-//! Convolutions: a matrix product whose left side is gathered from under the window as it is needed.
+//! Convolutions: a matrix product whose left side is gathered from the window on demand.
 //!
 //! Rows are (batch, output spatial), columns output features, and the inner extent runs over the taps of the kernel and
 //! the input features, so that the features of one tap are read together.
@@ -27,7 +27,7 @@ pub(crate) struct ConvolutionKernel {
     batch_groups: i64,
 }
 
-/// What is special about one group of a convolution: where its parts of input, kernel and result begin.
+/// The beginnings of one group's parts of input, kernel and result.
 struct Group {
     input_batch: i64,
     input_feature: i64,
@@ -163,7 +163,7 @@ impl<T: Number> Side<T> for Windows<'_, T> {
                 if at.is_none() {
                     outside.push(*begin..end);
                 }
-                // What is outside reads some element and is zeroed below.
+                // Positions outside read some element and are zeroed below.
                 let at = at.unwrap_or(0);
                 for (offset, feature) in offsets[*begin..end].iter_mut().zip(&features[*begin..end]) {
                     *offset = at + feature;

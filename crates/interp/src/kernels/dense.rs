@@ -1,5 +1,4 @@
-//! Whole arrays as vectors of numbers, for kernels that work on them as mathematics does. The vectors lie in the kernel's
-//! scratch.
+//! Whole arrays as vectors of numbers, in the kernel's scratch, for kernels with mathematical algorithms.
 
 use bytemuck::Pod;
 use memplan_ir::{ArrayShape, ElementType};
@@ -13,7 +12,7 @@ use crate::math;
 use crate::memory::{Memory, Place};
 use crate::transfer::{at, for_each_batch};
 
-/// Where vectors in scratch begin: at multiples of the widest number.
+/// The alignment of vectors in scratch: the widest number.
 const ALIGNMENT: usize = 16;
 
 /// Hands out the scratch of a kernel, vector by vector.
@@ -35,7 +34,7 @@ impl Work {
         place
     }
 
-    /// What is left.
+    /// The rest of the place.
     pub(crate) fn rest(self) -> Place {
         self.0
     }
@@ -52,7 +51,7 @@ pub(crate) fn numbers_mut<T: Pod>(memory: &mut Memory, place: Place) -> &mut [T]
     bytemuck::cast_slice_mut(memory.bytes_mut(place))
 }
 
-/// An array of a kernel, with where its elements lie.
+/// An array of a kernel, with the addresses of its elements.
 pub(crate) struct Dense {
     number: usize,
     pub(crate) shape: ArrayShape,

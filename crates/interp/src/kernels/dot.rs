@@ -17,7 +17,7 @@ pub(crate) struct DotKernel {
     roles: Roles,
 }
 
-/// Two operands and a result, and how they lie in memory.
+/// Two operands and a result, with their layouts in memory.
 pub(crate) struct Product {
     sides: [Operand; 2],
     addressing: [Addressing; 2],
@@ -25,7 +25,7 @@ pub(crate) struct Product {
     class: Class,
 }
 
-/// What the dimensions of both sides and of the result stand for. Lists of one role have equal extents, save that an
+/// The roles of the dimensions of both sides and of the result. Lists of one role have equal extents, except that an
 /// extent of 1, which fixes an index, may be missing from the others.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Roles {

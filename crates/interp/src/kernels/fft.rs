@@ -73,7 +73,7 @@ impl Kernel for FftKernel {
             values.iter_mut().for_each(|x| *x /= stride as f64);
         }
         if self.kind == FftKind::Rfft {
-            // The rest of each line is the conjugate of what is kept.
+            // The rest of each line is the conjugate of the kept part.
             let kept = n / 2 + 1;
             for line in 1..values.len() / n.max(1) {
                 values.copy_within(line * n..line * n + kept, line * kept);

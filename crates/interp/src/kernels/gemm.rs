@@ -1,9 +1,9 @@
-//! Matrix products of anything with anything: the common core of dots and convolutions.
+//! Matrix products of any operands: the common core of dots and convolutions.
 //!
-//! The product is cut into blocks that fit the second-level cache. Both sides of a block are gathered into dense
-//! buffers of the accumulation type, which makes strides, tiles, narrow types and the windows of a convolution
-//! one case, and multiplied by `matrixmultiply`. The buffers have a fixed size whatever the operands, as registers have,
-//! so a product needs no scratch. (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008.)
+//! The product is divided into blocks that fit the second-level cache. Both sides of a block are gathered into dense
+//! buffers of the accumulation type, so that strides, tiles, narrow types and the windows of a convolution need no
+//! special code, and multiplied by `matrixmultiply`. The buffers have a fixed size for all operands, like registers, so
+//! a product needs no scratch. (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008.)
 
 #![expect(unsafe_code, reason = "`matrixmultiply` takes pointers")]
 
@@ -95,8 +95,8 @@ pub(crate) trait Side<T: Number> {
     fn pack(&mut self, memory: &Memory, rows: Range<usize>, columns: Range<usize>, block: &mut [T]);
 }
 
-/// Adds up `a * b`, `m` x `k` times `k` x `n`, and hands each finished row of a block to `out` with its row number, its
-/// first column and its elements.
+/// Computes `a * b`, `m` x `k` times `k` x `n`, and passes each finished row of a block to `out` with its row number,
+/// its first column and its elements.
 pub(crate) fn product<T: Number>(
     (m, k, n): (usize, usize, usize),
     a: &mut impl Side<T>,
@@ -215,8 +215,8 @@ pub(crate) struct Dim {
     /// The first index.
     pub(crate) begin: i64,
     pub(crate) extent: i64,
-    /// Neighboring indices that share an element: those of a block with one scale. [`ALL`] of them do where a scalar
-    /// stands for an array.
+    /// Adjacent indices that share an element: a block with one scale. [`ALL`] of them do if a scalar represents an
+    /// array.
     pub(crate) block: i64,
 }
 
@@ -236,7 +236,7 @@ impl Dim {
     }
 }
 
-/// What a range of positions in the row-major product of some dimensions contributes to offsets.
+/// The contribution to offsets of a range of positions in the row-major product of some dimensions.
 pub(crate) fn offsets(dimensions: &[Dim], addressing: &Addressing, range: Range<usize>) -> Vec<i64> {
     let mut index = unravel(dimensions, range.start);
     let mut offsets = Vec::with_capacity(range.len());

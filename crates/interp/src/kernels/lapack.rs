@@ -15,7 +15,7 @@ pub(crate) struct LapackKernel {
     results: Vec<Dense>,
 }
 
-/// What is computed. Results that say whether it went well are the last.
+/// The routine. Its status results are the last.
 #[derive(Clone, Copy)]
 enum Routine {
     /// Factors, pivots, info.
@@ -30,7 +30,7 @@ enum Routine {
     Potrf { is_lower: bool },
     /// Eigenvectors, eigenvalues, info.
     Syevd { is_lower: bool },
-    /// What is left of the operand, singular values, U, adjoint of V, info.
+    /// The overwritten operand, singular values, U, adjoint of V, info.
     Gesdd,
     /// Solution.
     Trsm(TriangularSolve),
@@ -93,7 +93,7 @@ impl LapackKernel {
         }
     }
 
-    /// Whether shapes are those that the routine has; nothing has looked at those of a custom call yet.
+    /// Whether the shapes fit the routine; nothing has checked those of a custom call yet.
     fn is_consistent(&self) -> bool {
         let Some(first) = self.operands.first().filter(|o| o.shape.rank() >= 2) else { return false };
         let (m, n) = first.matrix();

@@ -1,4 +1,4 @@
-//! Cholesky factors and triangular solves, in `f64` whatever the type.
+//! Cholesky factors and triangular solves, in `f64` for all types.
 
 use memplan_ir::{ArrayShape, ElementType, TriangularSolve, TriangularTranspose};
 use num_complex::Complex64;

@@ -1,4 +1,4 @@
-//! Loops: results that are computed element by element, whole or region by region.
+//! Loops: results that are computed element by element, as a whole or in regions.
 //!
 //! All elements of a batch are read before any is written, so a result may share its place with an operand that is
 //! read at the same indices.
@@ -31,7 +31,7 @@ struct Region {
     apart: Option<(usize, usize)>,
 }
 
-/// Where the lanes of a register go.
+/// The destination of a register's lanes.
 pub(crate) struct Store {
     pub(crate) value: Reg,
     /// `None`: to consecutive elements from the batch's position on.
@@ -110,7 +110,7 @@ fn push_regions<'m>(
         return Ok(());
     };
     let module = outermost.module;
-    // What is made inside of an inlined call has a name there, which each program learns by following the same way.
+    // Values inside an inlined call have names there, which each program learns by following the same path.
     let following = |names: &[Name]| -> Result<Lower<'m>, Error> {
         let mut lower = lower()?;
         for &name in names {
@@ -223,7 +223,7 @@ impl Region {
     /// Whether an operand is read per element at other offsets than those stored to, or at all when `is_any`.
     fn reads_elsewhere(&self, operand: usize, is_any: bool) -> bool {
         let is_operand = |source: u32| matches!(self.program.sources[source as usize], Source::Operand { number, .. } if number == operand);
-        // What is the same for all elements is read before the region writes any.
+        // Values that are equal for all elements are read before the region writes any.
         let levels = &self.program.steps[usize::from(!is_any)..];
         levels.iter().flatten().any(|step| match step.op {
             StepOp::Load { source, .. } if is_operand(source) => {

@@ -1,4 +1,4 @@
-//! Factorizations of small matrices, in the form that LAPACK gives them. Matrices are row-major.
+//! Factorizations of small matrices, in LAPACK's form. Matrices are row-major.
 
 use num_complex::Complex64;
 
@@ -32,8 +32,8 @@ pub(crate) fn lu(a: &mut [Complex64], m: usize, n: usize, pivots: &mut [Complex6
     singular
 }
 
-/// QR by Householder's reflections `1 - tau v v^H`: R replaces the upper triangle, the vectors, which begin with a 1 that
-/// is not stored, what is below it.
+/// QR by Householder's reflections `1 - tau v v^H`: R replaces the upper triangle; the vectors, which begin with a 1
+/// that is not stored, replace the rest.
 pub(crate) fn qr(a: &mut [Complex64], m: usize, n: usize, taus: &mut [Complex64]) {
     for k in 0..m.min(n) {
         let below: f64 = (k + 1..m).map(|i| a[i * n + k].norm_sqr()).sum();
@@ -203,7 +203,8 @@ pub(crate) fn singular_values(
     (n..width).for_each(|j| complete(u, m, width, j));
 }
 
-/// Makes column `j` a unit vector orthogonal to those before it: what is left of an axis, twice, for accuracy.
+/// Makes column `j` a unit vector orthogonal to the previous ones: the remainder of an axis, orthogonalized twice for
+/// accuracy.
 fn complete(u: &mut [Complex64], m: usize, width: usize, j: usize) {
     // Of all axes, the one of which most is left.
     let covered = |i: usize| (0..j).map(|k| u[i * width + k].norm_sqr()).sum::<f64>();

@@ -1,7 +1,7 @@
 //! Kernels: one instruction each, on places in memory.
 //!
 //! A kernel is made once per instruction and may run many times. It reads its operands and writes its results through
-//! [`Memory`], and gets no other memory than the bytes of scratch it asked for.
+//! [`Memory`], and has no other memory than the scratch bytes that it requested.
 
 mod batch_norm;
 pub(crate) mod bytes;
@@ -28,7 +28,7 @@ use crate::devices::{Group, listed_group};
 use crate::lambda::Lambda;
 use crate::memory::{Memory, Place};
 
-/// What an instruction does when it runs.
+/// The executable form of an instruction.
 pub(crate) trait Kernel {
     /// Bytes of working memory that a run needs.
     fn scratch_bytes(&self) -> usize {
@@ -55,8 +55,8 @@ pub(crate) struct Operand {
     pub(crate) shape: ArrayShape,
 }
 
-/// Calls that say how arrays lie on devices, in which memory, or that an array becomes a reference or a reference an array.
-/// In a program that is not partitioned, and where there is one memory, they hand on what they are given.
+/// Calls that describe arrays on devices or in memory spaces, or convert between arrays and references. In a program
+/// that is not partitioned, with one memory, they return their operands.
 pub(crate) const MARKERS: [&str; 10] = [
     "annotate_device_placement",
     "MoveToHost",
@@ -70,7 +70,7 @@ pub(crate) const MARKERS: [&str; 10] = [
     "Unpin",
 ];
 
-/// The kernel of an operation that reads its operands as they lie in memory; `None` for those that are loops.
+/// The kernel of an operation that reads its operands in memory layout; `None` for loops.
 pub(crate) fn whole_array_kernel(
     module: &Module,
     id: InstructionId,
@@ -116,11 +116,11 @@ pub(crate) fn whole_array_kernel(
             Box::new(bytes::BitcastConvertKernel::new(&operands[0], result(0))?)
         }
         Op::Bitcast => Box::new(bytes::CopyKernel { pairs: vec![(operands[0].number, 0)] }),
-        // Who is in no group receives from no one.
+        // A device in no group receives from no one.
         Op::CollectiveBroadcast(c) if matches!(listed_group(&c.replica_groups, 0), Some(Group::Nobody)) => {
             Box::new(bytes::ZeroKernel)
         }
-        // One device: what is gathered, reduced or exchanged is its own.
+        // One device: the gathered, reduced or exchanged data is its own.
         Op::AllReduce(_)
         | Op::AllReduceStart(_)
         | Op::AllGather(_)
@@ -133,7 +133,7 @@ pub(crate) fn whole_array_kernel(
         Op::CollectivePermute(c) | Op::CollectivePermuteStart(c) => {
             match c.source_target_pairs.contains(&(0, 0)) {
                 true => Box::new(bytes::CopyKernel { pairs: vec![(operands[0].number, 0)] }),
-                // Who receives from no one gets zeros.
+                // A device that receives from no one gets zeros.
                 false => Box::new(bytes::ZeroKernel),
             }
         }
@@ -177,7 +177,7 @@ fn is_top_k(operands: &[Operand], results: &[(usize, &ArrayShape)]) -> bool {
         && indices.element_type == ElementType::S32
 }
 
-/// A copy, as long as every array stays whole and as it lies.
+/// A copy, as long as every array stays whole and keeps its layout.
 fn partition_marker(
     module: &Module,
     id: InstructionId,

@@ -1,7 +1,7 @@
-//! Ragged dots: one dimension of the left side is cut into groups, whose sizes are known when it runs.
+//! Ragged dots: one dimension of the left side is divided into groups, whose sizes are known at run time.
 //!
-//! What a group means depends on what that dimension is. A free one: each group of rows has a right side of its own.
-//! A contracting one: each group gives a product of its own. A batch dimension: groups of batches, which change nothing.
+//! The kind of that dimension gives groups their meaning. Free: each group of rows has its own right side. Contracting:
+//! each group gives its own product. Batch: groups of batches, which change nothing.
 
 use memplan_ir::{ArrayShape, ElementType, InstructionId, Module, RaggedDot};
 

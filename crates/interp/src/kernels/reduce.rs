@@ -1,8 +1,8 @@
 //! Reductions: over whole dimensions, or over a window around every element.
 //!
-//! Lanes are elements of the result, and the reduced positions are walked in row-major order. When the result has
-//! fewer elements than there are lanes, the reduced positions are cut into one contiguous run per lane and the runs
-//! combined in order, which needs the reducer to be associative, as HLO does, but not commutative.
+//! Lanes are elements of the result, and the reduced positions are visited in row-major order. If the result has fewer
+//! elements than there are lanes, each lane reduces one contiguous run of positions, and the runs are combined in
+//! order. This needs an associative reducer, as HLO does, but not a commutative one.
 
 use memplan_ir::{ArrayShape, BinaryOp, InstructionId, Op, Window};
 use smallvec::{SmallVec, smallvec};
@@ -112,7 +112,7 @@ impl ReduceKernel {
         machine.run(&self.program, Level::Batch, memory, operands)?;
         let length = self.inner.div_ceil(runs);
         for r in 0..length {
-            // The last runs may be shorter, or empty: those that have a position left are always the first ones.
+            // The last runs may be shorter, or empty: runs with positions left always come first.
             let n = (self.inner - r).div_ceil(length);
             machine.n = n;
             machine.set(fixed::INNER, r as i64, length as i64);
@@ -155,7 +155,7 @@ impl ReduceKernel {
 struct Fold<'k> {
     kernel: &'k ReduceKernel,
     lambda: Option<Machine>,
-    /// Where the reducer works.
+    /// The reducer's scratch.
     scratch: Place,
     accumulators: Vec<Lanes>,
     next: Vec<Lanes>,

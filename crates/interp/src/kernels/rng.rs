@@ -1,7 +1,7 @@
-//! Random bits exactly as XLA makes them, and random numbers.
+//! Random bits equal to XLA's, and random numbers.
 //!
-//! ThreeFry-2x32 and Philox-4x32 are counter based (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011):
-//! each counter gives two or four words. How words fill an array is XLA's choice, and part of the result.
+//! ThreeFry-2x32 and Philox-4x32 are counter based (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3",
+//! 2011): each counter gives two or four words. XLA chooses how words fill an array, which is part of the result.
 
 use std::cell::Cell;
 

@@ -1,4 +1,4 @@
-//! Functions that are called again and again: for every element of a map, for every slice of a scan.
+//! Functions called repeatedly: for every element of a map, for every slice of a scan.
 
 use std::rc::Rc;
 
@@ -98,8 +98,8 @@ struct Stacked {
     slice: Addressing,
 }
 
-/// An array that each step hands to the next. The computation may lay it out in another way than the operand and the
-/// result of the scan, since what is inside a kernel has no layout of the machine.
+/// An array that each step passes to the next. The computation may give it another layout than the operand and the
+/// result of the scan, since arrays inside a kernel have no machine layout.
 struct Carry {
     shape: ArrayShape,
     operand: (usize, Addressing),

@@ -1,4 +1,4 @@
-//! Scatter and select-and-scatter: results that start as something and are then combined with updates at computed
+//! Scatter and select-and-scatter: results start with an initial value and are combined with updates at computed
 //! places.
 
 use memplan_ir::{ArrayShape, ElementType, Op, ScatterDimensions};
@@ -38,7 +38,7 @@ pub(crate) struct SelectAndScatterKernel {
     element: Reg,
     source: Reg,
     inside: Option<Reg>,
-    /// Where in the result the element under the window is.
+    /// The offset in the result of the window's element.
     offset: Reg,
     select: Lambda,
     targets: Targets,
@@ -146,7 +146,7 @@ struct Combination<'k> {
     targets: &'k Targets,
     machine: Machine,
     results: &'k [Place],
-    /// Where the combiner works.
+    /// The combiner's scratch.
     scratch: Place,
 }
 
@@ -244,8 +244,8 @@ pub(crate) fn scatter<'m>(
 
 type Rows = SmallVec<[Ix; 6]>;
 
-/// For updates in row-major order of (batch, window): the indices of the result, those of the updates, and whether the
-/// whole window is inside the result.
+/// For updates in row-major order of (batch, window): the result indices, the update indices, and whether the whole
+/// window is inside the result.
 fn scatter_rows(
     l: &mut Lower<'_>,
     s: &ScatterDimensions,

@@ -1,7 +1,7 @@
-//! Sorts and top-k: stable merges, many side by side.
+//! Sorts and top-k: stable merges, many in parallel.
 //!
-//! The comparator is any computation, so it is run for many pairs at once: all merges of one pass advance in step, one
-//! comparison each. A comparator that is no order cannot do harm, because a merge asks it nothing twice.
+//! The comparator is any computation, so it runs for many pairs at once: all merges of one pass advance together, one
+//! comparison each. An inconsistent comparator is harmless, because a merge never repeats a comparison.
 
 use memplan_ir::{ArrayShape, ElementType};
 
@@ -178,7 +178,7 @@ fn merge_sort(
                 if active.is_empty() {
                     break;
                 }
-                // The right one goes first only if it must: that is what makes it stable.
+                // The right one goes first only if it must: this makes the sort stable.
                 pairs.clear();
                 pairs.extend(
                     active

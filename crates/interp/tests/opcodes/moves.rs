@@ -1,5 +1,5 @@
-//! Moving an element keeps its bits, those of signalling NaNs too: every pattern of 16 and of 8 bits goes through every
-//! operation that moves elements, as a float and as an integer, and comes out the same.
+//! Moving an element keeps its bits, even of signalling NaNs: every pattern of 16 and of 8 bits goes through every
+//! operation that moves elements, as a float and as an integer, unchanged.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Whether operations read what the tables of operations say they read: run them, and see.
+//! Whether operations read the elements that the tables of operations list: runs them, and compares.
 
 use std::collections::{BTreeMap, BTreeSet};
 

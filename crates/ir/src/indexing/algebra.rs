@@ -1,4 +1,4 @@
-//! Maps turned around, put one after the other, and applied to boxes.
+//! Inverts and composes maps, and applies them to boxes.
 
 use std::ops::Range;
 
@@ -73,7 +73,7 @@ impl IndexMap {
                     })
                 })
             }
-            // The digits of one group are those of the other.
+            // The digits of one group are the digits of the other.
             Source::Block { dims, .. } => {
                 let is_of_group =
                     |e: &usize| matches!(&self.sources[*e], Source::Block { dims: of, .. } if of == dims);
@@ -97,20 +97,20 @@ impl IndexMap {
         self.loops[..self.rank].iter().copied().collect()
     }
 
-    /// Where the result reads what this map's operand is itself computed from, by the map of that. Linear in the number of
-    /// loops and dimensions.
+    /// Composes this map with the map `next` of its operand: the elements that the result reads of the operand's
+    /// operand. Linear in the number of loops and dimensions.
     ///
     /// # Panics
     /// When `next` is not a map of an array with this operand's extents.
     #[must_use]
     pub fn then(&self, next: &IndexMap) -> IndexMap {
         assert_eq!(self.extents[..], next.loops[..next.rank], "the array between the two maps");
-        // Loops of the next map come behind those of this one.
+        // Loops of the next map follow the loops of this one.
         let (own, first) = (self.loops.len(), next.rank);
         let moved = |l: usize| l - first + own;
         let mut loops = self.loops.clone();
         loops.extend_from_slice(&next.loops[first..]);
-        // Where this map reads nothing, nothing is read behind it, either; a plain composition does not see that.
+        // Where this map reads nothing, nothing behind it is read either; plain composition does not see that.
         let all: IndexBox = self.loops[..self.rank].iter().map(|&extent| 0..extent).collect();
         let mut is_exact = self.is_exact && next.is_exact && self.stays_within(&all);
         let source = |source: &Source| match self.composed(next, source, &moved) {
@@ -231,7 +231,7 @@ impl IndexMap {
         })
     }
 
-    /// The indices that a source gives for a box of the result, also those that are beyond the operand.
+    /// The indices that a source gives for a box of the result, including those beyond the operand.
     fn range_of(&self, source: &Source, of_result: &[Range<i64>], extent: i64) -> Range<i64> {
         let range = |l: usize| of_result.get(l).cloned().unwrap_or(0..self.loops[l]);
         match *source {
@@ -276,7 +276,7 @@ impl IndexMap {
 impl Strided {
     /// This one of the index that another one gives; `None` where the two are not one.
     fn after(self, inner: Strided) -> Option<Source> {
-        // What `inner` divides by must divide the whole as well.
+        // The divisor of `inner` must also divide the whole.
         if inner.dilation != 1 && self.stride.abs() != 1 {
             return None;
         }

@@ -1,4 +1,4 @@
-//! Where each operation reads.
+//! The index maps of each operation.
 
 use smallvec::SmallVec;
 
@@ -8,8 +8,8 @@ use crate::{
     Op, PaddingDimension, ScatterDimensions, Shape, SliceDimension, Window, WindowDimension,
 };
 
-/// Where an instruction reads each of its operands. `None` for an operand that is no array, and where elements are not
-/// what the instruction is about: it hands values on, runs other computations, or talks to devices and hosts.
+/// The index map of each operand of an instruction. `None` for an operand that is not an array, and for operations not
+/// about elements: those that pass values on, run other computations, or communicate with devices and hosts.
 ///
 /// Results of several arrays (sorts, reductions, scatters) are read for alike, element by element. The map of a scatter of
 /// several arrays is that of the result with the operand's number. Extents of dynamic arrays are their bounds.
@@ -73,7 +73,7 @@ struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// The table. `None` where elements are not what the operation is about, or its operands are none that it takes.
+    /// The table. `None` for operations not about elements, and for operands that the operation does not accept.
     fn of(&mut self, op: &Op) -> Option<Reads> {
         Some(match op {
             Op::Unary(_)
@@ -170,7 +170,7 @@ impl<'a> Table<'a> {
             // Numbers that come in an order.
             | Op::RngBitGenerator { .. }
             | Op::RngGetAndUpdateState { .. }
-            // What is given, named, handed on as a whole, or decided elsewhere.
+            // Operations that name, pass on or delegate values.
             | Op::Parameter { .. }
             | Op::Constant(_)
             | Op::Tuple
@@ -283,7 +283,7 @@ impl<'a> Table<'a> {
         reads
     }
 
-    /// Operands of which an element of the result takes everything along some dimensions, and may lie anywhere in them.
+    /// Operands of which an element of the result needs everything along some dimensions, and may be anywhere in them.
     fn mixing(&mut self, mixed: std::ops::Range<usize>) -> Reads {
         self.each(|_, operand| {
             let source = |d: usize| if mixed.contains(&d) { Source::Any } else { Source::Dim(d) };
@@ -374,7 +374,7 @@ impl<'a> Table<'a> {
         Some(self.first(self.operands.len() / 2, |_, _| exactly(sources.clone())))
     }
 
-    /// What a window at place `d` of the result sees.
+    /// The elements that a window at position `d` of the result covers.
     fn window(&mut self, d: usize, window: WindowDimension) -> Source {
         match window.is_still() {
             true => Source::Dim(d),
@@ -382,7 +382,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Batch dimensions come first, then what is left of the left operand, then of the right one.
+    /// Batch dimensions come first, then the remaining ones of the left operand, then of the right one.
     fn dot(&mut self, numbers: &DotDimensions) -> Option<Reads> {
         let [lhs, rhs] = [self.array(0)?, self.array(1)?];
         let contracted: SmallVec<[usize; 4]> =
@@ -430,7 +430,7 @@ impl<'a> Table<'a> {
                 false => Source::Window { dim: place, within, window },
             };
         }
-        // What is sparse is stored in fewer elements.
+        // A sparse operand is stored in fewer elements.
         let is_dense = convolution.sparsity.iter().all(Option::is_none);
         let is_one_group = convolution.feature_group_count == 1 && convolution.batch_group_count == 1;
         let read = |sources| if is_one_group { exactly(sources) } else { at_most(sources) };
@@ -446,7 +446,8 @@ fn strided(dim: usize, start: i64, stride: i64, dilation: i64) -> Source {
     }
 }
 
-/// Where the dimensions of an array of indices are in what is gathered: those that are not the indices themselves, in order.
+/// The positions of the dimensions of an index array in the gathered result: the dimensions without the index vector,
+/// in order.
 fn batches(rank: usize, vector: i64, of_result: &[usize]) -> Sources {
     let mut of_result = of_result.iter();
     let source = |e: usize| match e as i64 == vector {
@@ -469,7 +470,7 @@ fn groups(from: &[i64], to: &[i64]) -> Option<Sources> {
         (0..extents.len()).filter(|&d| extents[d] != 1).collect()
     };
     let (of_result, of_operand) = (long(from), long(to));
-    // What has one element is at index zero.
+    // The only element is at index zero.
     let mut sources = Sources::from_elem(Source::Block { dims: 0..0, below: 1, count: 1 }, to.len());
     let (mut d, mut e) = (0, 0);
     while d < of_result.len() || e < of_operand.len() {

@@ -151,7 +151,7 @@ fn what_is_padded_and_cut_again_is_the_identity() {
     let (module, ids) = chain(&[6], &[(2, 0, 2), (1, 0, 1)]);
     let map = map_of(&module, ids[2]).then(&map_of(&module, ids[1]));
     assert_eq!(map.sources[..], [Source::Strided(Strided { dim: 0, start: 0, stride: 1, dilation: 1 })]);
-    // What was padded behind is not seen.
+    // Padding at the end is not covered.
     assert_eq!(map.loops[..], [7]);
     let all = IndexBox::from_elem(0..7, 1);
     assert_eq!(map.box_read(&all), IndexBox::from_elem(0..6, 1));

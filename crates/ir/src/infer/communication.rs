@@ -54,7 +54,7 @@ impl<'a> Inference<'a> {
         Shape::tuple([self.operands[0].clone(), self.operands[0].clone(), context()])
     }
 
-    /// Operands, result, and whatever contexts a given shape has.
+    /// Operands, result, and the contexts of a given shape, if any.
     pub(super) fn async_start(&self) -> Result<Shape> {
         let wrapped = self.signature(0)?;
         wrapped.check_count(self.operands.len())?;
@@ -66,7 +66,7 @@ impl<'a> Inference<'a> {
             parts.extend_from_slice(contexts);
         }
         if let crate::Op::AsyncStart(start) = self.op {
-            // What is aliased is named from the outside: the result is element 1.
+            // An alias is relative to the whole result: the result is element 1.
             let whole = Shape::Tuple(parts.into());
             self.check_aliasing(&start.output_operand_aliasing, &whole, compatible_contents)?;
             return Ok(whole);
@@ -84,7 +84,7 @@ impl<'a> Inference<'a> {
         self.gathered(collective, self.given)
     }
 
-    /// The operands, then what an all-gather yields, then whatever contexts a given shape has.
+    /// The operands, then the result of an all-gather, then the contexts of a given shape, if any.
     pub(super) fn all_gather_start(&self, collective: &Collective) -> Result<Shape> {
         let given = self.given.and_then(Shape::as_tuple).and_then(|parts| parts.get(1));
         let operands = one_or_tuple(self.operands.iter().map(|&s| s.clone()).collect());
@@ -226,7 +226,7 @@ impl<'a> Inference<'a> {
         self.permuted()
     }
 
-    /// The operands (source and destination in place), the result, and whatever contexts a given shape has.
+    /// The operands (source and destination in place), the result, and the contexts of a given shape, if any.
     pub(super) fn collective_permute_start(&self) -> Result<Shape> {
         let result = self.permuted()?;
         let sources = if self.op.permutes_in_place() { &self.operands[..1] } else { self.operands };
@@ -279,7 +279,7 @@ impl<'a> Inference<'a> {
         }
     }
 
-    /// These parts, then whatever follows them in a given shape.
+    /// These parts, then all further parts of a given shape.
     fn with_contexts(&self, mut parts: Vec<Shape>) -> Shape {
         if let Some(contexts) =
             self.given.and_then(Shape::as_tuple).and_then(|given| given.get(parts.len()..))
@@ -313,8 +313,8 @@ impl<'a> Inference<'a> {
         }
     }
 
-    /// How many devices share a value: the size of a replica group, times the partitions where a group of replicas
-    /// stands for all of theirs. `None` where neither groups nor module say.
+    /// The number of devices that share a value: the size of a replica group, times the partitions if a replica
+    /// represents all of its own. `None` if neither groups nor module determine it.
     fn group_size(&self, collective: &Collective) -> Option<i64> {
         use CollectiveGroupMode::*;
         let config = &self.module.config;

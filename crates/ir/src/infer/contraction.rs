@@ -9,7 +9,7 @@ use super::dimension::{Dim, array, dim, dims, higher_precision, merge, placement
 use super::{Inference, Result, attribute_error, check_dimension, check_dimensions, check_length};
 
 impl<'a> Inference<'a> {
-    /// Batch dimensions, then what is left of the left operand, then of the right one.
+    /// Batch dimensions, then the remaining ones of the left operand, then of the right one.
     pub(super) fn dot(&self, numbers: &DotDimensions) -> Result<ArrayShape> {
         let (lhs, rhs) = (self.array(0)?, self.array(1)?);
         let batch = self.check_dot(numbers)?;
@@ -43,9 +43,9 @@ impl<'a> Inference<'a> {
         self.dot(numbers)
     }
 
-    /// Where the ragged dimension is decides: rows of the left operand keep the dot's shape, and the right one has
-    /// a group dimension; a contracting dimension puts the groups first in the result; a batch dimension changes
-    /// nothing.
+    /// The position of the ragged dimension decides: for rows of the left operand, the shape is the dot's, and the
+    /// right one has a group dimension; a contracting dimension puts the groups first in the result; a batch dimension
+    /// changes nothing.
     pub(super) fn ragged_dot(&self, dot: &RaggedDot) -> Result<ArrayShape> {
         let (lhs, rhs, groups) = (self.array(0)?, self.array(1)?, self.array(2)?);
         let numbers = &dot.dimensions;
@@ -104,7 +104,7 @@ impl<'a> Inference<'a> {
     }
 
     pub(super) fn convolution(&self, convolution: &Convolution) -> Result<ArrayShape> {
-        // Numbers of any type are convolved with those of any other: TPU programs do so with masks and weights.
+        // Operands may have different types: TPU programs convolve masks with weights.
         let (input, kernel) = (self.array(0)?, self.kernel()?);
         let numbers = &convolution.dimensions;
         let spatial = convolution.window.dimensions.len();

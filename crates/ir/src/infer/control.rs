@@ -1,4 +1,4 @@
-//! Tuples, calls, loops and branches: values that pass through computations whole.
+//! Tuples, calls, loops and branches: values that pass through computations as a whole.
 
 use std::borrow::Cow;
 
@@ -94,7 +94,7 @@ impl<'a> Inference<'a> {
         Ok(self.given_if_compatible(result.expect("a conditional has a branch")))
     }
 
-    /// Nobody knows the shape of a custom call but the program; what it says about its operands must hold.
+    /// Only the program knows the shape of a custom call; its claims about its operands must hold.
     pub(super) fn custom_call(&self, call: &CustomCall) -> Result<&'a Shape> {
         let given = self.given_shape()?;
         if let Some(constraints) = &call.operand_layout_constraints {

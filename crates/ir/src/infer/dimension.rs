@@ -1,7 +1,7 @@
-//! Arithmetic of extents, and when two shapes agree.
+//! Arithmetic of extents, and agreement of shapes.
 //!
-//! Every extent in a result goes through [`array`], which rejects negative ones; sums and products are checked. An
-//! unbounded extent stays unbounded whatever is computed from it.
+//! Every extent in a result goes through [`array`], which rejects negative ones; sums and products are checked.
+//! Arithmetic with an unbounded extent stays unbounded.
 
 use crate::{ArrayShape, ElementType, Shape, WindowDimension};
 
@@ -58,7 +58,7 @@ pub(super) fn array(element_type: ElementType, dims: &[Dim]) -> Result<ArrayShap
     Ok(array)
 }
 
-/// The one dimension that two dimensions which must agree stand for: the more specific one, dynamic when either is.
+/// Merges two dimensions that must agree: the more specific one, dynamic if either is.
 pub(super) fn merge(a: Dim, b: Dim) -> Option<Dim> {
     if a.is_unbounded() {
         Some(b)

@@ -1,4 +1,4 @@
-//! Operations that compute each element of the result from the elements at the same place.
+//! Operations that compute each element of the result from the operand elements at the same indices.
 
 use crate::{ArrayShape, BinaryOp, ComparisonType, Dimensions, ElementType, Shape, UnaryOp};
 
@@ -212,7 +212,8 @@ impl<'a> Inference<'a> {
         Ok(ArrayShape { element_type, ..given.clone() })
     }
 
-    /// The arrays at these operands must agree in extents and, but for precision, in type: the shape they stand for.
+    /// The common shape of the arrays at these operands, which must agree in extents and, except for precision, in
+    /// type.
     fn same_shape(&self, operands: &[usize; 2]) -> Result<ArrayShape> {
         let [first, second] = *operands;
         let (a, b) = (self.array(first)?, self.array(second)?);

@@ -1,4 +1,4 @@
-//! What can be wrong with an operation, its operands and the computations it calls.
+//! Errors in an operation, its operands and its called computations.
 
 use std::fmt;
 

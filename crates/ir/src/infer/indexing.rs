@@ -1,4 +1,4 @@
-//! Slices, gathers and scatters: parts of an array, at fixed or computed places.
+//! Slices, gathers and scatters: parts of an array, at constant or computed positions.
 
 use crate::{ArrayShape, GatherDimensions, ScatterDimensions, Shape, SliceDimension};
 
@@ -61,7 +61,7 @@ impl<'a> Inference<'a> {
         if update.rank() != operand.rank() || !(0..operand.rank()).all(fits) {
             return Err(self.mismatch(0, 1, "the same rank, the second no larger extents"));
         }
-        // An update in place is rounded to what it is written into.
+        // An in-place update is rounded to the type of its operand.
         Ok(operand.clone())
     }
 

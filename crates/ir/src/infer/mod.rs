@@ -1,18 +1,19 @@
 //! Shape inference: the shape of an operation's result from its operands, attributes and called computations.
 //!
-//! The rules are those of XLA's shape inference and of its verifier, checked against `jaxlib` where its parser tells
-//! (it infers shapes that the text leaves out). Three questions come up in every rule:
+//! The rules are those of XLA's shape inference and verifier, checked against `jaxlib` as far as its parser reveals
+//! them (it infers shapes that the text omits). Three questions occur in every rule:
 //!
-//! * *Layouts.* Elementwise results and whatever is passed through keep the layout of the operand; every other array
-//!   is row-major. Nothing is ever rejected for its layout.
+//! * *Layouts.* Elementwise results and values that are passed through keep the layout of the operand; every other
+//!   array is row-major. Nothing is ever rejected for its layout.
 //! * *Precision.* Operands whose types differ only in floating-point precision are accepted; the result has the
 //!   larger range, then the higher precision.
-//! * *Dynamic dimensions.* A bound counts as the extent. A result dimension is dynamic when one it comes from is.
+//! * *Dynamic dimensions.* A bound counts as the extent. A result dimension is dynamic if a dimension that it depends
+//!   on is.
 //!
 //! Some operations leave a part of their shape open: `convert` its element type, `reshape` its extents. Then
-//! [`infer_shape`] is an error, and [`infer_shape_given`] takes that part from a shape at hand and checks the rest.
+//! [`infer_shape`] is an error, and [`infer_shape_given`] takes that part from a given shape and checks the rest.
 //!
-//! All arithmetic is checked: an extent beyond 64 bits is an error, and nothing is allocated but the result.
+//! All arithmetic is checked: an extent beyond 64 bits is an error, and only the result is allocated.
 
 mod communication;
 mod contraction;
@@ -77,7 +78,7 @@ pub(crate) struct Inference<'a> {
     pub(crate) given: Option<&'a Shape>,
 }
 
-/// What a called computation takes and yields.
+/// The parameters and result of a called computation.
 struct Signature<'a> {
     name: &'a str,
     parameters: Vec<&'a Shape>,
@@ -240,7 +241,7 @@ impl<'a> Inference<'a> {
         InferError::Mismatch { first, second, what, first_shape, second_shape }
     }
 
-    /// What the `i`-th called computation takes and yields.
+    /// The parameters and result of the `i`-th called computation.
     fn signature(&self, i: usize) -> Result<Signature<'a>> {
         let id = self.called[i];
         signature(self.module, id).ok_or(InferError::UnknownComputation(id))

@@ -1,4 +1,4 @@
-//! Operations that fold many elements into one by a called computation, and their kin.
+//! Operations that fold many elements into one by a called computation, and related ones.
 
 use crate::{ArrayShape, ElementType, Scan, Shape, Window};
 

@@ -1,4 +1,4 @@
-//! Operations that arrange elements anew without computing on them.
+//! Operations that rearrange elements without computing on them.
 
 use crate::{ArrayShape, ElementType, PaddingDimension, Shape};
 

@@ -11,7 +11,7 @@ impl<'a> Verifier<'a> {
     pub(super) fn check_interface(&mut self) {
         let Some((parameters, result)) = self.entry_shapes() else { return };
         self.check_entry_layout(&parameters, result);
-        // Sizes are those of the layouts that the caller sees.
+        // Sizes are in the caller's layouts.
         let layout = self.module.config.entry_computation_layout.as_ref();
         match layout.filter(|layout| layout.parameters.len() == parameters.len()) {
             Some(layout) => self.check_aliases(&layout.parameters.iter().collect::<Vec<_>>(), &layout.result),
@@ -46,8 +46,8 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    /// Each output has one parameter at most and the other way round, of equal size; what is aliased is not donated
-    /// as well.
+    /// Each output aliases at most one parameter and vice versa, of equal size; an aliased parameter is not donated as
+    /// well.
     fn check_aliases(&mut self, parameters: &[&Shape], result: &Shape) {
         let config = &self.module.config;
         let mut outputs: FxHashSet<&ShapeIndex> = FxHashSet::default();

@@ -1,4 +1,4 @@
-//! References to memory, `b(f32[8])`: a program may hand them on, but one operation at most writes what each refers to.
+//! References to memory, `b(f32[8])`: a program may pass them on, but at most one operation writes what each refers to.
 //!
 //! ```text
 //!   b = b(f32[8]) custom-call(p), custom_call_target="Pin"
@@ -14,7 +14,7 @@ use crate::{
 
 use super::{BufferError, Verifier};
 
-/// Calls with this frontend attribute stand for what runs on another stream.
+/// Calls with this frontend attribute represent code on another stream.
 const STREAM_ANNOTATION: &str = "_xla_stream_annotation";
 
 impl Verifier<'_> {
@@ -90,11 +90,11 @@ impl Verifier<'_> {
         }
     }
 
-    /// At most one operation writes what a reference refers to, wherever it is handed on to.
+    /// At most one operation writes the memory of a reference, through all values that hold it.
     fn check_writers(&mut self, wrapped: &FxHashSet<ComputationId>) {
         let module = self.module;
         let positions = Positions::new(module);
-        // Where the reference at a position comes from, if from elsewhere.
+        // The source of the reference at a position, if it is elsewhere.
         let mut origins: FxHashMap<PositionId, PositionId> = FxHashMap::default();
         let mut writers: FxHashMap<PositionId, usize> = FxHashMap::default();
         let bodies: FxHashSet<ComputationId> =
@@ -127,7 +127,7 @@ impl Verifier<'_> {
                         }
                     }
                 }
-                // A loop writes what goes around, and callees what they get, as far as anybody can see from here.
+                // A loop may write its state, and a callee its operands: nothing more is known here.
                 _ => {
                     let mut written: Vec<PositionId> = Vec::new();
                     for &operand in &instruction.operands {
@@ -152,7 +152,7 @@ impl Verifier<'_> {
     }
 }
 
-/// What goes in comes out, as one part of the result each.
+/// References among the operands are returned, as one part of the result each.
 fn check_aliases(call: &CustomCall, operands: &[&Shape], result: &Shape) -> Result<(), BufferError> {
     let aliases = &call.output_operand_aliasing;
     for (i, operand) in (0..).zip(operands) {

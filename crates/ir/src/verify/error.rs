@@ -1,4 +1,4 @@
-//! What can be wrong with a module, from the outside in.
+//! The errors of a module, from the outside in.
 
 use crate::{ComputationId, InferError, InstructionId, Opcode, ShapeIndex};
 
@@ -21,7 +21,7 @@ pub enum VerifyError {
     },
 }
 
-/// What is wrong with a module as a whole.
+/// Errors of a module as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -69,7 +69,7 @@ pub enum EntryPart {
     Result,
 }
 
-/// What is wrong with a computation.
+/// Errors of a computation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -82,36 +82,36 @@ pub enum ComputationError {
     UnknownInstruction(InstructionId),
     #[error("its root {0} is not one of its instructions")]
     Root(InstructionId),
-    #[error("it lists {found} as parameter {number}, which is no such instruction of it")]
+    #[error("it lists {found} as parameter {number}, which is not one of its parameters")]
     Parameter { number: usize, found: InstructionId },
-    #[error("operands and control predecessors go in a circle through {0}")]
+    #[error("operands and control predecessors form a cycle through {0}")]
     Cycle(Box<str>),
 }
 
-/// What is wrong with an instruction.
+/// Errors of an instruction.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum InstructionError {
     #[error("another instruction of its computation has its name")]
     DuplicateName,
-    #[error("it stands in a computation twice, or in two")]
+    #[error("it is listed twice, in one computation or in two")]
     Repeated,
-    #[error("it calls {0} its parent, which is not where it stands")]
+    #[error("its parent is {0}, which does not list it")]
     Parent(ComputationId),
     #[error("its shape is not one of the module's")]
     UnknownShape,
     #[error("operand {operand} is {id}, which is not in its computation")]
     Operand { operand: usize, id: InstructionId },
-    #[error("operand {operand}, {name}, stands after it")]
+    #[error("operand {operand}, {name}, comes after it")]
     LateOperand { operand: usize, name: Box<str> },
     #[error("control predecessor {0} is not in its computation")]
     ControlPredecessor(InstructionId),
-    #[error("control predecessor {0} stands after it in the schedule")]
+    #[error("control predecessor {0} comes after it in the schedule")]
     LateControlPredecessor(Box<str>),
     #[error("it calls {0}, which is not a computation of the module")]
     UnknownCallee(ComputationId),
-    #[error("it calls {0}, which does not stand before its own computation")]
+    #[error("it calls {0}, which does not precede its own computation")]
     LateCallee(Box<str>),
     #[error("it calls the entry computation")]
     CallsEntry,
@@ -123,7 +123,7 @@ pub enum InstructionError {
     Infer(#[from] InferError),
     #[error("it declares {declared}, but yields {inferred}")]
     Declared { declared: String, inferred: String },
-    #[error("its literal has {found} bytes of data, its shape asks for {expected}")]
+    #[error("its literal has {found} bytes of data, its shape needs {expected}")]
     LiteralSize { expected: u64, found: usize },
     #[error("it must have one user, {expected}; it has {found}")]
     NotDone { expected: String, found: String },
@@ -143,7 +143,7 @@ pub enum InstructionError {
     Buffer(#[from] BufferError),
 }
 
-/// What is wrong with a shape or its layout.
+/// Errors of a shape or its layout.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -168,7 +168,7 @@ pub enum ShapeError {
     Split { dimension: i64, indices: Vec<i64>, shape: String },
 }
 
-/// What is wrong with references to memory.
+/// Errors of references to memory.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -187,7 +187,7 @@ pub enum BufferError {
     SeveralWriters(ShapeIndex),
 }
 
-/// What is wrong with replica groups or source-target pairs.
+/// Errors of replica groups or source-target pairs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]

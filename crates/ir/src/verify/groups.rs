@@ -1,4 +1,4 @@
-//! Groups of devices: each device in one group, none left out. Only a broadcast may leave devices out; they get zeros.
+//! Groups of devices: each device is in exactly one group. Only a broadcast may leave devices out; they get zeros.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -38,7 +38,7 @@ impl Verifier<'_> {
     }
 }
 
-/// What must hold of the groups of an operation.
+/// The rule for the groups of an operation.
 #[derive(Clone, Copy)]
 struct GroupRule {
     /// All groups have as many members.

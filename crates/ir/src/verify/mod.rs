@@ -1,4 +1,4 @@
-//! The verifier: everything wrong with a module, in one run.
+//! The verifier: reports all errors of a module in one run.
 
 mod aliasing;
 mod buffers;
@@ -14,7 +14,7 @@ use crate::{ComputationId, EntitySet, InstructionId, Module};
 
 /// Checks a module and reports everything that is wrong with it.
 ///
-/// What it checks, in this order:
+/// Checks, in this order:
 ///
 /// 1. *Structure.* Ids lead somewhere; operands precede their users in the same computation; parameters are
 ///    numbered without gaps; roots are where they belong; callees precede callers, so nothing recurs; nobody
@@ -28,8 +28,8 @@ use crate::{ComputationId, EntitySet, InstructionId, Module};
 ///
 /// An instruction whose structure is broken is not looked at further; all others are.
 ///
-/// What it does not check: that layouts of operands suit an operation, the contents of backend configurations,
-/// shardings, and that sends meet their receives on another device.
+/// Does not check that layouts of operands suit an operation, the contents of backend configurations, shardings, and
+/// that sends meet their receives on another device.
 ///
 /// Time is linear in the size of module and shapes.
 ///

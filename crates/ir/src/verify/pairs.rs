@@ -1,4 +1,4 @@
-//! Operations in two or more parts: what is started must be done.
+//! Operations in two or more parts: every start needs a done.
 
 use rustc_hash::FxHashMap;
 
@@ -86,7 +86,7 @@ impl<'a> Verifier<'a> {
         self.report(id, InstructionError::NotDone { expected: any_of(traits.next), found });
     }
 
-    /// A done's operand is its start, and they agree on what both of them say.
+    /// A done's operand is its start, and their common attributes agree.
     fn check_done(&mut self, id: InstructionId, instruction: &Instruction) {
         let previous = instruction.op.traits().previous;
         if previous.is_empty() {
@@ -129,8 +129,8 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    /// What is started asynchronously names the thread of its computation, and fusions, loops and branches run on the thread
-    /// that calls them. What is applied to elements has no thread: XLA's verifier asks for one only as an option.
+    /// An asynchronous start names the thread of its computation; fusions, loops and branches run on their caller's
+    /// thread. Computations applied to elements have no thread: XLA's verifier requires one only as an option.
     fn check_threads(&mut self, id: InstructionId, instruction: &Instruction) {
         let found = main_if_empty(match &instruction.op {
             Op::AsyncStart(start) => &start.execution_thread,
@@ -158,7 +158,7 @@ fn any_of(opcodes: &[Opcode]) -> String {
     opcodes.iter().map(Opcode::to_string).collect::<Vec<_>>().join(" or ")
 }
 
-/// The main thread goes by two names.
+/// The main thread has two names.
 fn main_if_empty(thread: &str) -> &str {
     if thread.is_empty() { "main" } else { thread }
 }

@@ -1,4 +1,4 @@
-//! Declared shapes: sane in themselves, and what the operation yields.
+//! Declared shapes: valid in themselves, and equal to the inferred ones.
 
 use smallvec::SmallVec;
 

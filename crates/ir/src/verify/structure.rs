@@ -72,7 +72,7 @@ impl Verifier<'_> {
                 self.sound.insert(instruction);
             }
         }
-        // Where everything follows what it depends on there can be no cycle.
+        // If everything follows its dependencies there can be no cycle.
         if has_late_predecessor && let Some(on_circle) = find_circle(self.module, computation, places) {
             let name = self.module.instructions[on_circle].name.clone();
             self.report_computation(id, ComputationError::Cycle(name));
@@ -108,7 +108,7 @@ impl Verifier<'_> {
                     let name = module.instructions[other].name.clone();
                     self.report(instruction_id, InstructionError::LateOperand { operand, name });
                 }
-                // What an unsound operand yields is not known.
+                // The result of an unsound operand is unknown.
                 Some(_) if module.instructions[other].shape.index() >= module.shapes.len() => return false,
                 Some(_) => (),
             }

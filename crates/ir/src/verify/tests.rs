@@ -1,4 +1,4 @@
-//! A module in which everything is right, and for every error the one change that causes it.
+//! A correct module, and for every error the one change that causes it.
 
 use super::*;
 use crate::*;
@@ -129,7 +129,7 @@ fn computations() {
     );
     check(
         |m| m.computations[m.entry].parameters.swap(0, 1),
-        "computation main (comp4) is invalid: it lists inst10 as parameter 0, which is no such instruction of it",
+        "computation main (comp4) is invalid: it lists inst10 as parameter 0, which is not one of its parameters",
     );
     check_instruction(
         "y",
@@ -155,7 +155,7 @@ fn control_dependencies() {
     };
     check(
         in_circle,
-        "computation main (comp4) is invalid: operands and control predecessors go in a circle through copy-done",
+        "computation main (comp4) is invalid: operands and control predecessors form a cycle through copy-done",
     );
     let in_schedule = |m: &mut Module| {
         depend(m);
@@ -163,7 +163,7 @@ fn control_dependencies() {
     };
     check(
         in_schedule,
-        "instruction copy-done (inst15, copy-done) in main is invalid: control predecessor add stands after it in the schedule",
+        "instruction copy-done (inst15, copy-done) in main is invalid: control predecessor add comes after it in the schedule",
     );
     check_instruction(
         "add",
@@ -181,7 +181,7 @@ fn instructions() {
     };
     check(
         move_away,
-        "instruction add (inst22, add) in body is invalid: it calls comp1 its parent, which is not where it stands",
+        "instruction add (inst22, add) in body is invalid: its parent is comp1, which does not list it",
     );
 }
 
@@ -210,20 +210,20 @@ fn references() {
     };
     check(
         repeat,
-        "instruction add (inst22, add) in main is invalid: it stands in a computation twice, or in two",
+        "instruction add (inst22, add) in main is invalid: it is listed twice, in one computation or in two",
     );
     let reverse = |m: &mut Module| {
         let n = m.computations[m.entry].instructions.len();
         m.computations[m.entry].instructions.swap(n - 1, n - 2);
     };
-    check(reverse, "instruction tuple (inst23, tuple) in main is invalid: operand 0, add, stands after it");
+    check(reverse, "instruction tuple (inst23, tuple) in main is invalid: operand 0, add, comes after it");
     let recur = |m: &mut Module| {
         let negate = m.computations[ComputationId::new(1)].root;
         m.instructions[negate].called.push(ComputationId::new(2));
     };
     check(
         recur,
-        "instruction negate (inst4, negate) in body is invalid: it calls condition, which does not stand before its own computation",
+        "instruction negate (inst4, negate) in body is invalid: it calls condition, which does not precede its own computation",
     );
 }
 
@@ -289,7 +289,7 @@ fn declared_and_inferred() {
             data,
         }));
     };
-    check_instruction("constant", short, "its literal has 3 bytes of data, its shape asks for 4");
+    check_instruction("constant", short, "its literal has 3 bytes of data, its shape needs 4");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! One table per group of operations: what goes in, what comes out. Shapes and messages are HLO text without layouts;
-//! the values were asked of XLA's parser, which infers shapes that its text leaves out.
+//! One table of inputs and results per group of operations. Shapes and messages are HLO text without layouts; the
+//! expected values are from XLA's parser, which infers shapes that its text omits.
 
 mod calling;
 

@@ -1,7 +1,7 @@
-//! Fusion: arrays that need not exist.
+//! Fusion: removes arrays that need not exist.
 //!
-//! Before: every instruction writes its result to memory. After: instructions that one kernel can compute together
-//! are one `fusion` instruction, and what passes between them stays in registers.
+//! Before: every instruction writes its result to memory. After: instructions that one kernel can compute together are
+//! one `fusion` instruction, and values between them stay in registers.
 //!
 //! ```text
 //!   a = f32[n] exponential(x)              f = f32[n] fusion(x, y), kind=kLoop, calls={
@@ -10,9 +10,9 @@
 //!                                            ROOT c = tanh(b) }
 //! ```
 //!
-//! The decision is by bytes: those alive and, within limits, those moved (`check_cost` in `kernels/bytes.rs`). The kernels
-//! that a target has are data ([`memplan_memory::FusionRules`]), other limits are options ([`FusionOptions`]). Cheap
-//! operations are computed in each kernel that needs them; expensive ones never twice.
+//! Fusion reduces live bytes and, within limits, moved bytes (`check_cost` in `kernels/bytes.rs`). The kernels of a
+//! target are data ([`memplan_memory::FusionRules`]), other limits are options ([`FusionOptions`]). Each kernel that
+//! needs a cheap operation computes it; expensive operations are never computed twice.
 //!
 //! Left alone: computations that are not part of the control flow (reducers, comparators, existing fusions), anything
 //! with control dependencies, dynamic shapes, memory spaces other than the main one. Requires no schedule; the order of
@@ -93,7 +93,7 @@ fn emit_all(
     groupings: &[(ComputationId, Grouping)],
 ) -> Result<bool, PassError> {
     let mut names = Names::new(module);
-    // Where layouts are not assigned yet, a transpose is no view of anything.
+    // Before layout assignment, a transpose is not a view.
     let views_are_bitcasts = layouts_agree(module);
     let mut changed = false;
     for (computation, grouping) in groupings {

@@ -1,4 +1,4 @@
-//! What decides about kernels, beside the rules of the target.
+//! Options that affect kernels, in addition to the rules of the target.
 
 use memplan_memory::FusionGoal;
 use memplan_rewriter::OneIn;
@@ -7,7 +7,7 @@ use memplan_rewriter::OneIn;
 /// ([`memplan_memory::FusionRules`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FusionOptions {
-    /// What decides about fusing a producer; `None`: what the target says.
+    /// The objective of fusing a producer; `None`: the target's.
     pub goal: Option<FusionGoal>,
     /// How often the instructions of a computation may be duplicated, on average. Training steps need about 3; the limit
     /// keeps chains of cheap operations that are all read twice from doubling the program with every link.
@@ -45,15 +45,15 @@ pub struct SiblingOptions {
     /// Most edges that are followed to see whether two kernels would wait for each other. Siblings are near each other,
     /// and their results far from being read: most searches end after a few steps.
     pub max_steps: usize,
-    /// Most edges that are followed to see whether one kernel waits for what the other reads. What normalizations have
-    /// kept for the way back is as far away as the layers in between.
+    /// The most edges to follow to see whether one kernel waits for operands of the other. Values that normalizations
+    /// keep for the backward pass are as far away as the layers in between.
     pub max_wait_steps: usize,
     /// How many readers of an array, before one in the text, are tried as its siblings.
     pub max_neighbors: usize,
     /// Most readers of an array that are looked at to see whether two kernels are the only ones.
     pub max_readers: usize,
-    /// What takes at most so many bytes, padding not counted, may be computed long before it is needed: a number, not an
-    /// array.
+    /// Values of at most this many bytes, without padding, may be computed long before they are needed: a number, not
+    /// an array.
     pub max_early_bytes: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Why each producer is, or is not, in the kernels of its consumers.
+//! Why each producer joined, or did not join, the kernels of its consumers.
 
 use memplan_ir::{InstructionId, Module, Opcode};
 use memplan_memory::Bytes;
@@ -28,7 +28,7 @@ pub struct FusionEdge {
     pub producer: InstructionId,
     /// The instruction that reads it.
     pub consumer: InstructionId,
-    /// What was decided.
+    /// The decision.
     pub verdict: Verdict,
 }
 
@@ -64,7 +64,7 @@ pub enum Verdict {
     #[error("not fused: {0} updates it in place")]
     UpdatedInPlace(Opcode),
     /// The consumer's kernel writes in place into an array that the producer reads elsewhere.
-    #[error("not fused: the kernel would read what it is overwriting")]
+    #[error("not fused: the kernel would read elements that it overwrites")]
     InPlaceHazard,
     /// Expensive work is done once.
     #[error("not fused: {opcode} is too expensive to be computed in {kernels} kernels")]
@@ -102,28 +102,26 @@ pub enum Verdict {
     #[error("not fused: duplicating it would make the program too long")]
     CodeSize,
     /// Keeping its operands instead takes more memory.
-    #[error("not fused: it takes {saved}, what it is computed from would stay for {extended}")]
+    #[error("not fused: it takes {saved}, but its operands of {extended} would stay alive")]
     KeepsMore {
-        /// What the operands take that would have to stay longer.
+        /// The bytes of operands that would have to stay longer.
         extended: Bytes,
-        /// What the producer takes.
+        /// The bytes of the producer.
         saved: Bytes,
     },
-    /// It takes less than what it is made from, which would be written in its place: the kernel that makes that goes on.
-    #[error("not fused: it takes {bytes}, what it is made from, and would be written instead, {than}")]
+    /// The producer is narrower than its operand, which would be written instead: the kernel of the operand continues.
+    #[error("not fused: it takes {bytes}, but its operand, which would be written instead, takes {than}")]
     Narrower {
-        /// What it takes.
+        /// The bytes of the producer.
         bytes: Bytes,
-        /// What would be written instead.
+        /// The bytes that would be written instead.
         than: Bytes,
     },
     /// It takes no more than the product that it is made from, whose kernel can compute it.
     #[error("not fused: the kernel of the {0} computes it, and it takes no more")]
     EndsProduct(Opcode),
     /// It is a copy into a layout with more padding, which somebody asked for.
-    #[error(
-        "not fused: it is copied into a layout that takes more bytes, for those that ask for that layout"
-    )]
+    #[error("not fused: it is copied into a layout that takes more bytes, which its readers require")]
     Padded,
     /// The reduction that reads it leaves few columns, so few blocks would compute it.
     #[error("not fused: the reduction leaves few columns, and would compute it in few blocks")]
@@ -131,9 +129,9 @@ pub enum Verdict {
     /// Computing it several times reads too much.
     #[error("not fused: computing it in each consumer would read {moved}, the limit is {limit}")]
     MovesMore {
-        /// What would be read.
+        /// The bytes to read.
         moved: Bytes,
-        /// What may be read.
+        /// The bytes allowed.
         limit: Bytes,
     },
 }

@@ -1,4 +1,4 @@
-//! Rewriting both loops: the second recomputes rows, and the first keeps what they are computed from.
+//! Rewrites both loops: the second recomputes rows, and the first keeps the values that the rows are computed from.
 
 use memplan_ir::{
     ArrayShape, ComputationId, Cursor, Insert, Instruction, InstructionId, Module, Names, Op, Operands,

@@ -1,8 +1,8 @@
-//! `loop-residuals`: a loop recomputes rows from less, instead of reading those that an earlier loop kept for it.
+//! `loop-residuals`: a loop recomputes rows instead of reading those that an earlier loop kept for it.
 //!
-//! Before: the forward loop of a scanned training step writes, for each step, everything that its derivative needs into
-//! rows of large arrays, *residuals*, and the backward loop reads the rows, the last first. After: a row is kept only if it
-//! is expensive to compute, or smaller than what it is computed from.
+//! Before: the forward loop of a scanned training step writes, for each step, every value that its derivative needs
+//! into a row of a large array, a *residual*, and the backward loop reads the rows in reverse. After: a row is kept
+//! only if it is expensive to compute, or smaller than its operands.
 //!
 //! ```text
 //! forward, step i:  g = dot(h, w)                         g = dot(h, w)
@@ -12,13 +12,13 @@
 //! backward, row r:  s = s_kept[r], t = t_kept[r]          s = logistic(g_kept[r]), t = multiply(s, subtract(1, s))
 //! ```
 //!
-//! The rows to keep are a minimum cut of the data flow of one step, as in [`crate::REMAT`]. The capacity of a value is its
-//! bytes times the number of steps; zero for what the backward loop has anyway; its own bytes, once, for what neither loop
-//! changes. Expensive operations, and state that is carried from step to step, are connected to the source.
+//! A minimum cut of the data flow of one step selects the rows to keep, as in [`crate::REMAT`]. The capacity of a value
+//! is its bytes times the number of steps; zero if the backward loop has it anyway; its bytes, once, if neither loop
+//! changes it. Expensive operations and loop-carried state are connected to the source.
 //!
-//! Left alone: loops whose number of steps is not known, residuals that anything else reads, rows that are not whole,
-//! and loops with control dependencies. Requires inlined calls; leaves dead state behind for `while-simplifier`.
-//! *Changed* means that a residual is recomputed.
+//! Left alone: loops with an unknown number of steps, residuals with other readers, rows that are not whole, and loops
+//! with control dependencies. Requires inlined calls; leaves dead state behind for `while-simplifier`. *Changed* means
+//! that a residual is recomputed.
 
 mod apply;
 mod choose;
@@ -84,7 +84,7 @@ impl Pass for LoopResiduals {
     }
 
     fn description(&self) -> &'static str {
-        "Recompute in a loop what an earlier loop would keep for it row by row"
+        "Recompute rows in a loop instead of keeping them in an earlier loop"
     }
 
     fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {

@@ -1,7 +1,7 @@
-//! What is added to all rows after a loop is added to each row in it.
+//! Adds a value to each row inside the loop, instead of to all rows after it.
 //!
-//! Gradients are accumulated over microbatches: the loop backward over layers makes an array of all gradients, which is
-//! added to the sum so far. The loop can have the sum as its state, and the array of gradients is never there.
+//! With gradients accumulated over microbatches, the backward loop over layers makes an array of all gradients, which
+//! is added to the sum so far. The loop can carry the sum as its state, so that the array of gradients never exists.
 //!
 //! ```text
 //! w = while((0, zeros))                                   w = while((0, sum))
@@ -9,8 +9,8 @@
 //! total = add(sum, get-tuple-element(w), index=1)           sum = dynamic-update-slice(sum, add(old, row), i, 0)
 //! ```
 //!
-//! Any elementwise operations will do, as long as the last one reads what lives where its result goes (see
-//! [`Backings`]), the others nothing but constants, and the loop writes every row.
+//! Works for any elementwise operations, if the last one reads the array that its result replaces (see [`Backings`]),
+//! the others read only constants, and the loop writes every row.
 
 use memplan_ir::{ArrayShape, Cursor, Insert, InstructionId, Module, Names, Op, Shape, Users};
 use memplan_rewriter::loops::{Loop, loops, scalar, splat};
@@ -25,7 +25,7 @@ struct Accumulation {
     element: u32,
     /// Each reads the one before, the first the loop's result.
     operations: Vec<InstructionId>,
-    /// What else the last one reads: the old value of what it makes.
+    /// The other operand of the last operation: the old value of its result.
     onto: InstructionId,
 }
 
@@ -115,7 +115,7 @@ fn apply(module: &mut Module, users: &Users, of: &Loop, found: &Accumulation, na
         module.instructions[id].shape = whole;
     }
     begin_with(module, of, element, onto);
-    // The result of the loop stands for that of the operations.
+    // The result of the loop replaces that of the operations.
     for &user in users.of(last) {
         let operands = &mut module.instructions[user].operands;
         operands.iter_mut().filter(|operand| **operand == last).for_each(|operand| *operand = result);
@@ -128,7 +128,7 @@ fn apply(module: &mut Module, users: &Users, of: &Loop, found: &Accumulation, na
     set_shapes(module, of);
 }
 
-/// The operations on one row, before it is written. Returns what is to be written.
+/// Applies the operations to one row, before it is written. Returns the row to write.
 fn add_in_body(
     module: &mut Module,
     found: &Accumulation,
@@ -151,7 +151,7 @@ fn add_in_body(
             operands.push(match operand {
                 _ if operand == before => row,
                 _ if operand == found.onto => {
-                    // The state that the row is taken of still has the shape of what is added to.
+                    // The state that contains the row still has the shape of the other summand.
                     let operands = std::iter::once(taken).chain(starts.iter().copied());
                     at.insert_shaped(Op::DynamicSlice { slice_sizes: sizes.clone() }, operands, shape)
                 }
@@ -165,7 +165,7 @@ fn add_in_body(
     row
 }
 
-/// Lets an element of the state begin with what is given to the computation, which is listed in time for that.
+/// Gives an element of the state the initial value `given`, which is listed early enough.
 fn begin_with(module: &mut Module, of: &Loop, element: u32, given: InstructionId) {
     module.instructions[of.init].operands[element as usize] = given;
     let list = &mut module.computations[module.instructions[of.init].parent].instructions;

@@ -1,4 +1,4 @@
-//! Two elements of a loop's state become one.
+//! Merges two elements of a loop's state.
 
 use memplan_ir::{
     Cursor, ElementType, Insert, InstructionId, Module, Names, Op, Shape, Sharding, SliceDimension,
@@ -25,7 +25,7 @@ pub(super) fn apply(module: &mut Module, of: &Loop, matches: &[Match], names: &m
     drop_elements(module, of, &(0..n_elements).map(is_gone).collect::<Vec<_>>());
 }
 
-/// What the loop starts with: the array that is read, but for rows that it never writes.
+/// The initial value of the loop: the array that is read, except for rows that it never writes.
 fn start_with_unwritten(
     module: &mut Module,
     of: &Loop,
@@ -110,7 +110,8 @@ pub(super) fn add_element(module: &mut Module, of: &Loop, init: InstructionId, n
     element
 }
 
-/// Lets everybody use what stands for an instruction, which is listed in time for that. Linear in the computations concerned.
+/// Replaces instructions for all their users, and lists the replacements early enough. Linear in the computations
+/// concerned.
 pub(super) fn use_instead(module: &mut Module, stands_for: &FxHashMap<InstructionId, InstructionId>) {
     let mut computations: Vec<_> = stands_for.keys().map(|&id| module.instructions[id].parent).collect();
     computations.sort_unstable();
@@ -130,7 +131,7 @@ pub(super) fn use_instead(module: &mut Module, stands_for: &FxHashMap<Instructio
     }
 }
 
-/// Gives everything that has the shape of the state the shape of what it starts with.
+/// Gives everything with the shape of the state the shape of its initial value.
 pub(super) fn set_shapes(module: &mut Module, of: &Loop) {
     let elements = module.instructions[of.init].operands.iter();
     let shape = Shape::Tuple(elements.map(|&element| module.shape(element).clone()).collect());

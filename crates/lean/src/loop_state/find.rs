@@ -1,4 +1,4 @@
-//! Arrays of which a loop reads a row and arrays of which it writes a row, and which of the two can be one.
+//! Finds an array of which a loop reads a row, and an array of which it writes a row, that can be one.
 
 use memplan_analysis::trip_count;
 use memplan_ir::{ArrayShape, Extras, InstructionId, Module, Op, ShapeId, Sharding, Users};
@@ -185,7 +185,7 @@ fn rows(
     (is_inside && count > 0).then_some(Rows { dimension, count, first })
 }
 
-/// Whether rows can be written over what is read: no step reads what an earlier one has written.
+/// Whether new rows can overwrite read rows: no step reads a row that an earlier one wrote.
 fn in_place(
     module: &Module,
     of: &Loop,
@@ -219,7 +219,7 @@ fn in_place(
         .into_iter()
         .filter(|(from, to)| from < to && !starts_alike)
         .collect();
-    // What is read is then what the loop writes in time, so that the other rows may change before.
+    // The loop then writes read rows in time, so that the other rows may change before.
     let is_written_in_time = |rows: &Rows| {
         let (least, most) = lines.bounds(rows.first).expect("rows are inside of the array");
         least >= i128::from(written_rows.0) && most + rows.count <= i128::from(written_rows.1)
@@ -230,7 +230,7 @@ fn in_place(
     Some(Match { read: read.element, written: written.element, dimension: write.dimension, unwritten })
 }
 
-/// Whether one sharding can stand for both elements, and be left out for one.
+/// Whether one sharding can serve both elements, and be left out for one.
 fn are_sharded_alike(module: &Module, of: &Loop, a: u32, b: u32) -> bool {
     let n = module.instructions[of.init].operands.len();
     of.tuples(module).into_iter().all(|id| match module.instructions[id].extras.as_deref() {

@@ -1,4 +1,4 @@
-//! `flat-loop-state`: the state of a loop is a tuple of arrays, without tuples in it.
+//! `flat-loop-state`: makes the state of a loop a tuple of arrays, without nested tuples.
 //!
 //! TensorFlow's lists are pairs of an array and a count, which its loops carry as tuples:
 //!
@@ -9,22 +9,19 @@
 //!   rows = get-tuple-element(list), index=0                w = while(s)
 //! ```
 //!
-//! What looks at loops element by element then sees the arrays. Inside and after the loop the old tuple is put together from
-//! the elements, for `tuple-simplifier` to take apart.
+//! Passes that inspect loops element by element then see the arrays. Inside and after the loop, the old tuple is made
+//! of the elements again, and `tuple-simplifier` removes it.
 //!
-//! Left alone: loops with control dependencies or shardings, state with tokens in it, bodies that several loops share.
-//! *Changed* means that a loop's state was flattened.
+//! Left alone: loops with control dependencies or shardings, state with tokens, bodies of several loops. *Changed*
+//! means that a loop's state was flattened.
 
 use memplan_ir::{ComputationId, Cursor, Insert, InstructionId, Module, Names, Op, Shape, ShapeIndex};
 use memplan_rewriter::{Context, PassError, PassFn};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Takes tuples in the state of loops apart.
-pub const FLAT_LOOP_STATE: PassFn = PassFn {
-    name: "flat-loop-state",
-    description: "carry the elements of tuples in the state of loops one by one",
-    run,
-};
+pub const FLAT_LOOP_STATE: PassFn =
+    PassFn { name: "flat-loop-state", description: "carry elements of tuples in loop state separately", run };
 
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     let nested = loops_with_tuples(module);
@@ -79,7 +76,7 @@ struct Flattener<'a> {
     names: Names,
     /// The old tuple, put together again, by the loop or parameter that is flat now.
     stands_for: FxHashMap<InstructionId, InstructionId>,
-    /// What takes elements out of flat state.
+    /// The instructions that read elements of flat state.
     taken_from_flat: FxHashSet<InstructionId>,
 }
 
@@ -110,7 +107,7 @@ impl Flattener<'_> {
         at.tuple(leaves)
     }
 
-    /// Makes a loop or a parameter flat, and lets what it was stand for it.
+    /// Makes a loop or a parameter flat, and replaces the old one by a nested tuple of its elements.
     fn put_together(&mut self, state: InstructionId, nested: &Shape, flat: Shape) {
         self.module.set_shape(state, flat);
         if let Some(extras) = &mut self.module.instructions[state].extras {

@@ -1,4 +1,4 @@
-//! What the scalars of a loop's body are at each step: a line over the number of the step.
+//! The scalars of a loop's body at each step: linear functions of the step number.
 
 use memplan_ir::{BinaryOp, ComparisonDirection, ElementType, InstructionId, Module, Op, UnaryOp};
 use memplan_rewriter::loops::{Loop, scalar};
@@ -28,8 +28,7 @@ impl<'a> Lines<'a> {
         Lines { module, of, n_steps: i128::from(n_steps), known: FxHashMap::default() }
     }
 
-    /// The line of an integer that never leaves the range of its type. Linear in what it is computed from, over all
-    /// questions.
+    /// The line of an integer that never overflows its type. Linear in its operands, over all calls.
     pub(super) fn of(&mut self, id: InstructionId) -> Option<Line> {
         self.at_depth(id, MAX_DEPTH)
     }
@@ -79,7 +78,7 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// An element of the state: one that is handed through, or grows by as much in each step.
+    /// An element of the state: one that is passed through, or grows by a constant in each step.
     fn element(&mut self, element: u32, depth: usize) -> Option<Line> {
         let [init, next] =
             [self.of.init, self.of.next].map(|id| self.module.instructions[id].operands[element as usize]);

@@ -1,7 +1,7 @@
-//! `loop-state-in-place`: an array of which a loop reads rows and one of which it writes rows become one.
+//! `loop-state-in-place`: merges an array of which a loop reads rows with an array of which it writes rows.
 //!
-//! A scan over layers that reads row `i` of a cache, and hands back row `i` of the new cache, has both whole in its
-//! state. If nobody needs the old one afterwards, each row can be written over the one that was read:
+//! A scan over layers that reads row `i` of a cache, and returns row `i` of the new cache, has both caches in its
+//! state. If nobody needs the old one afterwards, each new row can overwrite the row that was read:
 //!
 //! ```text
 //! s = (s32[], f32[9,8], f32[9,8]) tuple(0, zeros, old)     s = (s32[], f32[9,8]) tuple(0, old)
@@ -10,20 +10,20 @@
 //!   new = dynamic-update-slice(new, f(row), i, 0)            new = dynamic-update-slice(old, f(row), i, 0)
 //! ```
 //!
-//! It is the same program when
+//! The program is the same if
 //!
-//! * no step reads rows that an earlier step wrote: both are counted in one dimension, by lines over the number of the
-//!   step, and the line that is read is not behind;
-//! * every row is written, or those that are not are filled in before the loop from what the new array starts with;
+//! * no step reads rows that an earlier step wrote: both rows are lines over the step number, in one dimension, and the
+//!   line of the reads is not behind;
+//! * every row is written, or the other rows are filled before the loop with the new array's initial value;
 //! * nothing else reads either array in the loop, nor the old one after it.
 //!
-//! Then, what is added after the loop to all rows that it has made is added to each in it ([`accumulate`]), and updates of
-//! part of a row become updates of the array ([`part_of_row`]).
+//! Then, a value that is added to all rows after the loop is added to each row inside it ([`accumulate`]), and updates
+//! of part of a row become updates of the array ([`part_of_row`]).
 //!
-//! It is less memory when the old array lives where the loop may write: what the program made, a donated parameter that
-//! the new one is to be returned in, or state of the loop around that becomes the new one.
+//! Memory is saved if the loop may write where the old array is: in an array that the program made, in a donated
+//! parameter that receives the new array, or in state of the outer loop that becomes the new array.
 //!
-//! Left alone: loops whose number of steps is not known, and loops with control dependencies. Requires inlined calls.
+//! Left alone: loops with an unknown number of steps, and loops with control dependencies. Requires inlined calls.
 //! *Changed* means that state was joined.
 
 mod accumulate;
@@ -52,7 +52,7 @@ use crate::backing::Backings;
 pub struct LoopStateInPlace {
     /// Most times that the module is looked at: each time, more may be dead.
     pub max_rounds: usize,
-    /// Most operations between a loop and the end of what becomes part of it: a scale, a decay and a sum are three.
+    /// The most operations between a loop and the sum that it takes over: a scale, a decay and a sum are three.
     pub max_operations: usize,
 }
 
@@ -71,7 +71,7 @@ impl Pass for LoopStateInPlace {
     }
 
     fn description(&self) -> &'static str {
-        "let loops write rows of new state over the rows of old state that they have read"
+        "let loops overwrite rows of old state that they have read with rows of new state"
     }
 
     fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {

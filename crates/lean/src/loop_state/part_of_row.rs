@@ -1,4 +1,4 @@
-//! An update of a slice of a row is an update of the array that the row is from.
+//! Turns an update of a slice of a row into an update of the array that contains the row.
 //!
 //! ```text
 //! row = f32[1,8] dynamic-slice(a, i, zero)
@@ -6,7 +6,7 @@
 //! b = f32[9,8] dynamic-update-slice(a, new, i, zero)   =>   new = f32[1,8] dynamic-slice(b, i, zero)
 //! ```
 //!
-//! Starts are moved back by slices and updates of one size alike where they are beyond the end, so they may be unknown.
+//! Slices and updates of equal size clamp starts beyond the end in the same way, so the starts may be unknown.
 
 use memplan_ir::{Dimensions, InstructionId, Module, Op, Shape, Users};
 use memplan_rewriter::Rewriter;
@@ -48,14 +48,14 @@ pub(super) fn run(module: &mut Module) -> bool {
             Some(row_of(r, array, round.taken, id))
         }
         (None, Some(Some(last))) => updated.get(last).copied(),
-        // What is put back is what was taken out.
+        // The row is put back unchanged.
         (None, Some(None)) => Some(r.operand(id, 0)),
         (None, None) => None,
     });
     rewriter.finish()
 }
 
-/// What happens to a row before an update puts it back where it came from.
+/// The operations on a row before an update writes it back.
 fn round(module: &Module, users: &Users, put: InstructionId) -> Option<Round> {
     let instruction = &module.instructions[put];
     let &[array, row, ref starts @ ..] = instruction.operands.as_slice() else { return None };
@@ -84,7 +84,7 @@ fn round(module: &Module, users: &Users, put: InstructionId) -> Option<Round> {
     (is_same_row && updates.iter().all(fits)).then_some(Round { taken: id, updates })
 }
 
-/// What an array is, reshapes aside.
+/// The array behind reshapes.
 fn below_views(module: &Module, mut id: InstructionId) -> InstructionId {
     while let Op::Reshape { .. } = module.instructions[id].op {
         id = module.instructions[id].operands[0];
@@ -99,8 +99,8 @@ fn is_same(module: &Module, a: InstructionId, b: InstructionId) -> bool {
     a == b || is_element || scalar(module, a).is_some_and(|value| scalar(module, b) == Some(value))
 }
 
-/// Where in the array an update of a row is, and how far it extends: for each dimension, the start is an operand
-/// of the update or of the slice that takes the row out. `None` where rows and updates do not lie straight.
+/// The position and size of a row's update in the array: for each dimension, the start is an operand of the update or
+/// of the slice that reads the row. `None` if rows and updates are not aligned.
 fn place(
     module: &Module,
     taken: InstructionId,

@@ -1,4 +1,4 @@
-//! What a loop stacks and a reduction after it sums up is summed up within the loop.
+//! If a reduction after a loop sums a stack that the loop makes, the loop makes the sum instead.
 //!
 //! ```text
 //! w = while((0, zeros))                                 w = while((0, 0))
@@ -7,15 +7,15 @@
 //! sum = reduce(e), dimensions={0,1}                     sum = get-tuple-element(w)
 //! ```
 //!
-//! From a stack everything computed from it is followed ([`Cone`]), as long as each row of that is computed from one row of
-//! the stack ([`crate::rows`]), up to reductions over the rows by a sum, a product, a maximum, a minimum, `and` or `or`. If
-//! all ways end in such reductions, each step does all of that to its rows. What else is read along the rows is cut into rows
-//! in the loop; what is read whole is carried.
+//! Follows all values computed from a stack ([`Cone`]), as long as each of their rows is computed from one row of the
+//! stack ([`crate::rows`]), up to reductions over the rows by a sum, a product, a maximum, a minimum, `and` or `or`. If
+//! all paths end in such reductions, each step applies all of that to its rows. Other operands that are read along the
+//! rows are sliced in the loop; operands that are read whole are carried.
 //!
-//! The order in which a reduction combines is left open by HLO; here the rows of a step are combined first, then the steps one
-//! after the other. Sums and products of floating-point numbers narrower than `f32` are carried in `f32` from step to step.
+//! HLO leaves the order of a reduction open; here the rows of a step are combined first, then the steps one after the
+//! other. Sums and products of floating-point numbers narrower than `f32` are carried in `f32` from step to step.
 //!
-//! Left alone: matrix products over the rows, which take longer row by row; stacks that somebody else reads; small stacks.
+//! Left alone: matrix products over the rows, which are slower row by row; stacks with other readers; small stacks.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -101,7 +101,7 @@ struct LoopContext<'a> {
 /// Everything that is computed from stacks of a loop, where all of it ends in sums over the rows.
 struct Cone {
     stacks: Vec<Made>,
-    /// What is computed step by step, in an order in which operands come first. The sums are the last of their ways.
+    /// The instructions to compute step by step, operands first. The sums are the last of their paths.
     members: Vec<InstructionId>,
     treatments: FxHashMap<InstructionId, Treatment>,
 }
@@ -143,11 +143,11 @@ struct Growth<'a> {
     /// All stacks of the loop, by where they are taken out.
     taken: FxHashMap<InstructionId, Made>,
     sites: FxHashMap<InstructionId, Made>,
-    /// What has rows: the stacks and what is computed from them.
+    /// The values with rows: the stacks and values computed from them.
     rows: FxHashMap<InstructionId, Rows>,
     treatments: FxHashMap<InstructionId, Treatment>,
     members: Vec<InstructionId>,
-    /// What is read and not computed from the stacks, and not made again.
+    /// Operands that do not depend on the stacks and are not recomputed.
     carried: FxHashSet<InstructionId>,
     open: BinaryHeap<Reverse<(usize, InstructionId)>>,
 }
@@ -184,7 +184,7 @@ impl<'a> Growth<'a> {
         self.open.extend(users.map(|&user| Reverse((self.program.positions[&user], user))));
     }
 
-    /// Follows what is computed from the stacks, operands first.
+    /// Follows the values computed from the stacks, operands first.
     fn grow(&mut self, max_operations: usize) -> Result<(), Refusal> {
         let lines: Vec<_> = self.sites.values().map(|made| (made.rows.count, made.rows.first)).collect();
         if lines.iter().any(|line| *line != lines[0]) {
@@ -280,7 +280,7 @@ impl<'a> Growth<'a> {
             if id == self.of.id || seen.len() > MAX_WALK {
                 return Err(Refusal::Never);
             }
-            // What the text lists before the loop cannot need it.
+            // Instructions before the loop in the text cannot depend on it.
             if positions[&id] > first {
                 let instruction = &module.instructions[id];
                 let before = instruction.operands.iter().chain(&instruction.control_predecessors).copied();
@@ -313,7 +313,7 @@ struct Writer<'a> {
     cone: &'a Cone,
     module: &'a mut Module,
     names: &'a mut Names,
-    /// What stands in the body for a part of a value from outside.
+    /// The value in the body for a part of a value from outside.
     within: FxHashMap<(InstructionId, Option<Rows>), InstructionId>,
     /// The rows of a step begin with this one.
     start: InstructionId,
@@ -327,7 +327,7 @@ impl<'a> Writer<'a> {
         Writer { of, cone, module, names, within: FxHashMap::default(), start }
     }
 
-    /// Returns what stands for each sum after the loop.
+    /// Returns the replacement of each sum after the loop.
     fn write(mut self) -> Vec<(InstructionId, InstructionId)> {
         let mut sums = Vec::new();
         let cone = self.cone;
@@ -400,7 +400,7 @@ impl<'a> Writer<'a> {
             .collect()
     }
 
-    /// What stands for a part of a value in the body.
+    /// The value in the body for a part of a value.
     fn operand(&mut self, id: InstructionId, part: Option<Rows>) -> InstructionId {
         if let Some(&known) = self.within.get(&(id, part)) {
             return known;
@@ -420,7 +420,7 @@ impl<'a> Writer<'a> {
         new
     }
 
-    /// A value from before the loop, which the loop hands through.
+    /// A value from before the loop, which the loop passes through.
     fn carry(&mut self, id: InstructionId) -> InstructionId {
         let shape = self.module.shape(id).clone();
         let init = &self.module.instructions[self.of.init].operands;

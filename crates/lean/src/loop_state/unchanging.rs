@@ -1,7 +1,7 @@
-//! A stack of what never changes is a broadcast, and a loop that reads rows of a broadcast reads what is broadcast.
+//! Replaces a stack of equal rows by a broadcast, and rows read from a broadcast by its operand.
 //!
-//! JAX's scan keeps for its gradient what each step needs, row by row: also what is the same for all of them, such as the
-//! weights of a recurrence.
+//! JAX's scan stacks every value that the gradient of a step needs, even values that are equal in all steps, such as
+//! the weights of a recurrence.
 //!
 //! ```text
 //! w = while((0, v, zeros))                            s = f32[9,8] broadcast(v), dimensions={1}
@@ -10,8 +10,8 @@
 //!   row = dynamic-slice(s, j, 0)                        row = v
 //! ```
 //!
-//! What is written may be computed from what does not change, as long as it is a function of that: it is computed once,
-//! before the loop, and takes a row where the stack took all of them.
+//! The written value may be computed from values that do not change: it is then computed once, before the loop, and
+//! takes one row instead of the whole stack.
 
 use memplan_ir::{Access, Cursor, Insert, Instruction, InstructionId, Module, Names, Op, Operands, Users};
 use memplan_rewriter::cost::{CostClass, Hero, class_of};
@@ -55,7 +55,7 @@ pub(super) fn run(module: &mut Module, max_operations: usize) -> bool {
 /// A stack of rows that are all the same.
 struct Stack {
     made: Made,
-    /// What a row is computed by in the body, operands first.
+    /// The instructions in the body that compute a row, operands first.
     computed: Vec<InstructionId>,
 }
 
@@ -73,7 +73,7 @@ fn stacks(module: &Module, users: &Users, of: &Loop, max_operations: usize) -> V
         .collect()
 }
 
-/// What a value of the body is computed by, where that is the same in every step.
+/// The instructions that compute a value of the body, if they are equal in every step.
 fn computed_alike(
     module: &Module,
     of: &Loop,
@@ -103,7 +103,7 @@ fn computed_alike(
     Some(computed)
 }
 
-/// Whether an element of the state is the same in every step: it is handed on, or replaced by what it began as.
+/// Whether an element of the state is equal in every step: it is passed on, or replaced by its initial value.
 fn stays(module: &Module, of: &Loop, element: u32) -> bool {
     let init = &module.instructions[of.init].operands;
     let next = module.instructions[of.next].operands[element as usize];
@@ -112,7 +112,7 @@ fn stays(module: &Module, of: &Loop, element: u32) -> bool {
         || of.element_at(module, next).filter(is_begun_alike).is_some_and(|other| of.passes_on(module, other))
 }
 
-/// Whether an operation computes an array from nothing but its operands, wherever it stands.
+/// Whether an operation computes an array only from its operands, in any position.
 fn is_function(module: &Module, id: InstructionId) -> bool {
     let instruction = &module.instructions[id];
     let is_computed = match instruction.op.traits().access {
@@ -207,7 +207,7 @@ fn carried_broadcasts(
     (0..init.len() as u32).filter(is_broadcast).filter(is_read_by_element).collect()
 }
 
-/// Lets a loop carry what an element of its state is a broadcast of, and broadcast it where it reads it.
+/// If an element of a loop's state is a broadcast, the loop carries the operand, and broadcasts it at each read.
 fn carry_what_is_broadcast(module: &mut Module, of: &Loop, element: u32, names: &mut Names) {
     let broadcast = module.instructions[module.instructions[of.init].operands[element as usize]].clone();
     let narrow = broadcast.operands[0];

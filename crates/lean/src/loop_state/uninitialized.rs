@@ -1,6 +1,6 @@
-//! `uninitialized-results`: what a loop writes whole, row by row, starts as storage without contents.
+//! `uninitialized-results`: an array that a loop writes completely, row by row, starts as storage without contents.
 //!
-//! JAX starts the stack of a scan's results with zeros, of which nothing is ever read:
+//! JAX initializes the stack of a scan's results with zeros that nobody reads:
 //!
 //! ```text
 //! z = f32[9,8] broadcast(0)                                  b = f32[9,8] custom-call(), "AllocateBuffer"
@@ -8,12 +8,12 @@
 //!   z' = dynamic-update-slice(z, row, i, 0)           =>       z' = dynamic-update-slice(z, row, i, 0)
 //! ```
 //!
-//! Not to fill it saves writing every byte once, and a copy where several stacks start with the same zeros. The name of
-//! the custom call is the TPU compiler's ([`Op::is_allocation`]).
+//! This saves writing every byte once, and a copy if several stacks start with the same zeros. The custom call has the
+//! name that the TPU compiler uses ([`Op::is_allocation`]).
 //!
-//! Left alone: what starts as a part of the caller's memory or of a loop around, for the loop may write over it in place;
-//! loops whose number of steps is not known. Comes last: what says that two such results started alike is gone. *Changed*
-//! means that a start was replaced; the old one may then be dead.
+//! Left alone: arrays that start as part of the caller's memory or of an outer loop's state, since the loop may
+//! overwrite them in place; loops with an unknown number of steps. Runs last, since it hides that two results had equal
+//! initial values. *Changed* means that an initial value was replaced; the old one may then be dead.
 
 use memplan_ir::{Cursor, Insert, Module, Names, Op, Users};
 use memplan_rewriter::loops::{Loop, loops};
@@ -24,7 +24,7 @@ use super::find::made_row_by_row;
 /// Leaves out what fills arrays that loops overwrite.
 pub const UNINITIALIZED_RESULTS: PassFn = PassFn {
     name: "uninitialized-results",
-    description: "do not fill what a loop overwrites row by row",
+    description: "do not initialize arrays that a loop overwrites row by row",
     run,
 };
 

@@ -1,4 +1,5 @@
-//! `keep-within-loops`: a loop does not stack what is the same in every step, nor what is summed up after it.
+//! `keep-within-loops`: a loop neither stacks a value that is equal in every step, nor a value that is only summed
+//! after it.
 //!
 //! ```text
 //! w = while(..)                                           w = while(..)
@@ -8,14 +9,14 @@
 //! sum = reduce(exponential(rows))                         sum = get-tuple-element(w)
 //! ```
 //!
-//! * What a loop writes into every row of a stack, and what does not change from step to step, is a broadcast
-//!   ([`unchanging`]); and where a loop reads rows of a broadcast, it carries what is broadcast. Bit for bit the same.
-//! * Rows that are only summed up after the loop, elementwise operations and reductions of each row before that included, are
-//!   summed up by it ([`summed`]).
+//! * A stack whose every row is a value that does not change from step to step is a broadcast ([`unchanging`]); a loop
+//!   that reads rows of a broadcast carries the operand of the broadcast. Bit for bit the same.
+//! * Rows that are only summed after the loop, possibly after elementwise operations and reductions of each row, are
+//!   summed in the loop ([`summed`]).
 //!
-//! A program is simplified before it is looked at again: what is invariant may only then be seen to be. Left alone: loops
-//! whose number of steps is not known, with shardings or control dependencies; stacks that somebody else reads. Requires
-//! inlined calls, and flat state of loops. *Changed* means that a stack has gone.
+//! The program is simplified between rounds, since only then may a value be known to be invariant. Left alone: loops
+//! with an unknown number of steps, shardings or control dependencies; stacks with other readers. Requires inlined
+//! calls, and flat loop state. *Changed* means that a stack was removed.
 
 use memplan_ir::{Module, Op};
 use memplan_rewriter::{Context, Outcome, Pass, PassError, Pipeline};
@@ -27,14 +28,13 @@ use super::{summed, unchanging};
 pub struct KeepWithinLoops {
     /// Most times that the module is looked at: stacks of stacks take one for each loop around.
     pub max_rounds: usize,
-    /// Most operations between a loop and the end of what becomes part of it, sums included.
+    /// The most operations between a loop and the sum that it takes over, sums included.
     pub max_operations: usize,
     /// A stack of fewer bytes is left for a reduction after the loop, which is one kernel, and not one a step.
     pub min_summed_bytes: u64,
-    /// What simplifies the program before it is looked at again.
+    /// The passes that simplify the program between rounds.
     pub simplify: &'static Pipeline,
-    /// Whether the module is simplified before it is looked at for the first time. Where nothing is found then, it stays
-    /// as it is.
+    /// Whether to simplify the module before the first round. If that finds nothing, the module stays unchanged.
     pub simplifies_first: bool,
 }
 
@@ -44,7 +44,7 @@ impl Pass for KeepWithinLoops {
     }
 
     fn description(&self) -> &'static str {
-        "let loops sum up what they would stack to be summed, and stack nothing that stays the same"
+        "let loops sum values instead of stacking them for a later sum, and stack no value that is equal in every step"
     }
 
     fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {

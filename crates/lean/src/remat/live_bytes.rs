@@ -1,7 +1,7 @@
-//! Bytes live over a computation as fusion would leave it, in the order of the text.
+//! Live bytes over a computation as fusion would leave it, in the order of the text.
 //!
-//! This is an estimate that takes one pass: a result is live from its definition to its last reader, even where it could be
-//! overwritten in place. The planner is exact, but runs later.
+//! A one-pass estimate: a result is live from its definition to its last reader, even if it could be overwritten in
+//! place. The planner is exact, but runs later.
 
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{ComputationId, InstructionId, Module, Op};

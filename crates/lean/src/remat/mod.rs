@@ -1,8 +1,8 @@
-//! Recomputation: values that are cheap to compute are computed again after the peak, instead of being kept through it.
+//! Recomputation: cheap values are computed again after the peak, instead of being kept through it.
 //!
 //! Before: the forward half of a training step keeps masks, activations and normalized copies for the backward half.
-//! After: a value is kept through the peak only if it is expensive to compute, or smaller than what it is computed from;
-//! any other value is recomputed where it is needed.
+//! After: a value is kept through the peak only if it is expensive to compute, or smaller than its operands; any other
+//! value is recomputed where it is needed.
 //!
 //! ```text
 //!   h = f32[n] dot(..)                  h = f32[n] dot(..)
@@ -13,20 +13,19 @@
 //!   w = dot(r, g)                       ...
 //! ```
 //!
-//! Time counts where the caller says what a byte is worth ([`Products::ForSecondsPerByte`]): matrix products, convolutions
-//! and reductions then may be recomputed, too, at the peak of the whole program, each for the seconds that it takes in all
-//! runs of its computation.
+//! With a price per byte ([`Products::ForSecondsPerByte`]), matrix products, convolutions and reductions may also be
+//! recomputed at the peak of the whole program. Each costs the seconds that it takes in all runs of its computation.
 //!
-//! The values to keep are a minimum cut of the data flow at the peak. Each value is an edge whose capacity is its bytes;
-//! expensive instructions are connected to the source, readers after the peak to the sink. (Chen et al. 2016 recompute
-//! segments; PyTorch partitions training graphs by the same cut, which is the minimum over all choices.) The peak is that
-//! of the program as fusion would leave it, in the order of the text. After a change the peak is at another instruction,
-//! and the search continues there until no change lowers the peak.
+//! A minimum cut of the data flow at the peak selects the values to keep. Each value is an edge whose capacity is its
+//! bytes; expensive instructions are connected to the source, readers after the peak to the sink. (Chen et al. 2016
+//! recompute segments; PyTorch partitions training graphs by the same cut, which is the minimum over all choices.) The
+//! peak is that of the program as fusion would leave it, in the order of the text. After a change, the peak is at
+//! another instruction, and the search continues there until no change lowers the peak.
 //!
 //! An instruction is cheap if one element of its result needs only a few elements of its operands. A matrix product is
-//! cheap if computing it takes less time than writing its result to memory and reading it back, as for attention scores.
-//! Where a kernel holds such scores on chip in the forward half (see row tiles in [`crate::Fusion`]), they are in memory
-//! only while the backward half of their own layer runs.
+//! cheap if computing it takes less time than writing its result to memory and reading it back, as for attention
+//! scores. If a kernel keeps such scores on chip in the forward half (see row tiles in [`crate::Fusion`]), they are in
+//! memory only while the backward half of their own layer runs.
 //!
 //! Left alone: other expensive operations, side effects, control dependencies. Requires that common subexpressions are not
 //! merged afterwards, which would undo it.
@@ -61,8 +60,8 @@ pub struct Remat {
     pub tie: Option<Tie>,
     /// Which matrix products and convolutions may be recomputed.
     pub products: Products,
-    /// The part of what runs before the peak, from its begin, in which values may be recomputed that take time to compute.
-    /// What runs first is kept longest: with less than all of it, less is recomputed, and the peak is lowered less.
+    /// The part of the program before the peak, from its beginning, in which values that take time may be recomputed.
+    /// The first values are kept longest: with a smaller part, less is recomputed, and the peak falls less.
     pub reach: f64,
     /// Most changes to each computation. Training steps settle after three or four.
     pub max_rounds: usize,
@@ -108,7 +107,7 @@ impl Pass for Remat {
             None => "Recompute cheap values after the peak instead of keeping them",
             Some(Tie::Barrier) => "Recompute cheap values after the peak, behind optimization barriers",
             Some(Tie::Select) => {
-                "Recompute cheap values after the peak, from what is selected by a bit that arrives late"
+                "Recompute cheap values after the peak, from operands selected by a bit that arrives late"
             }
         }
     }
@@ -190,7 +189,7 @@ impl Search<'_> {
         match attempt.undo.take() {
             Some(undo) if profile.peak as f64 > attempt.peak as f64 * (1.0 - options.min_gain) => {
                 undo.apply(module, computation);
-                // Where every dot is cheap, the minimum cut may be empty: everything is recomputed at once. With fewer
+                // If every dot is cheap, the minimum cut may be empty: everything is recomputed at once. With fewer
                 // recomputable products, something is kept.
                 let Some(fewer) = attempt.tried.fewer() else {
                     attempt.is_over = true;
@@ -220,7 +219,7 @@ impl Search<'_> {
         is_settled
     }
 
-    /// What was recomputed, and how that lowered the peak of each computation.
+    /// The recomputed values, and the reduction of each computation's peak.
     fn report(&self, module: &Module, graph: &CallGraph) -> RematReport {
         let lowered = graph.sequential().iter().filter_map(|&computation| {
             let attempt =
@@ -444,7 +443,7 @@ fn missing_copies(
     found
 }
 
-/// An order without those of `values` that have no users.
+/// An order without the unused ones of `values`.
 fn without_unused(
     module: &Module,
     computation: ComputationId,

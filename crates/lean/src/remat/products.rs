@@ -1,4 +1,4 @@
-//! Which matrix products, convolutions and reductions may be recomputed, and at what price.
+//! The matrix products, convolutions and reductions that may be recomputed, and their prices.
 
 use memplan_ir::{ComputationId, InstructionId, Module};
 use memplan_memory::Target;
@@ -19,9 +19,9 @@ pub enum Products {
     /// from the first, and all layers would be in memory again at once; keeping every n-th cuts the chain into segments
     /// (Chen et al. 2016).
     AllButEvery(u32),
-    /// Any that is worth its time, reductions among them. Of all choices the one is taken that is cheapest if a byte that
-    /// is kept through the peak costs so many seconds of a run of the program. Where so much is recomputed that the peak
-    /// only moves, every 16th of each chain is kept, then every 4th, then every second.
+    /// Any that is worth its time, including reductions. Chooses the cheapest combination if a byte kept through the
+    /// peak costs this many seconds of a run of the program. If so much is recomputed that the peak only moves, every
+    /// 16th of each chain is kept, then every 4th, then every second.
     ForSecondsPerByte(f64),
     /// Like this, and every n-th of each chain is kept.
     ForSecondsPerByteButEvery(f64, u32),
@@ -41,7 +41,7 @@ impl Products {
         }
     }
 
-    /// What lowers only the peak of a computation that is not at the peak of the program is not worth any time.
+    /// Lowering the peak of a computation that is not at the program's peak is worth no time.
     pub(super) fn off_the_peak(self) -> Products {
         match self {
             Products::ForSecondsPerByte(_) | Products::ForSecondsPerByteButEvery(..) => Products::Kept,
@@ -85,7 +85,7 @@ pub(crate) struct Recomputable<'a> {
     released: FxHashSet<InstructionId>,
     /// The bytes that have to be saved for each second; `None`: time does not count.
     bytes_per_second: Option<f64>,
-    /// What may be recomputed only where that costs nothing.
+    /// Values that may be recomputed only at no cost.
     beyond: FxHashSet<InstructionId>,
 }
 

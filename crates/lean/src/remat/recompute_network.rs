@@ -1,12 +1,12 @@
-//! The values to keep and those to recompute, as a minimum cut.
+//! A minimum cut that separates values to keep from values to recompute.
 //!
 //! ```text
 //!   values that must be kept: source --inf--> value --bytes--> value' --inf--> each value computed from it
 //!                                                       value' --inf--> sink, for values needed later
 //! ```
 //!
-//! A value whose edge is cut is kept; values on the sink's side of the cut are recomputed from those. What recomputing a
-//! value costs is an edge from the source, which is cut where the value is recomputed.
+//! A value is kept if its edge is cut; values on the sink's side of the cut are recomputed from kept ones. The cost of
+//! recomputing a value is an edge from the source, which is cut if the value is recomputed.
 
 use memplan_ir::{InstructionId, Module};
 use memplan_min_cut::{MinCut, Network, UNCUTTABLE};
@@ -22,8 +22,8 @@ pub(crate) struct Choice {
 
 /// Of the choices that cost least, the one that recomputes least; `None` where there is none.
 ///
-/// `bytes` are those that keeping a value takes, [`UNCUTTABLE`] for one that cannot be kept; `price` is what recomputing one
-/// costs in bytes, [`UNCUTTABLE`] for one that is given or can only be kept.
+/// `bytes` is the cost of keeping a value, [`UNCUTTABLE`] if it cannot be kept; `price` is the cost of recomputing it
+/// in bytes, [`UNCUTTABLE`] if it is given or can only be kept.
 pub(crate) fn choose(
     module: &Module,
     needed: impl Iterator<Item = InstructionId>,

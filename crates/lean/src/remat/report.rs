@@ -1,4 +1,4 @@
-//! What was recomputed, and what that costs.
+//! The recomputed values, and their costs.
 
 use memplan_analysis::operations;
 use memplan_ir::{InstructionId, Module};
@@ -6,7 +6,7 @@ use memplan_memory::{Bytes, Target};
 use memplan_rewriter::cost;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// What recomputation did to a module.
+/// The effect of recomputation on a module.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RematReport {
     /// The computations whose peak is lower, callees first.

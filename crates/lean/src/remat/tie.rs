@@ -1,8 +1,8 @@
-//! Ties: recomputed values are made to depend on a value that is computed late, so that a compiler that merges common
-//! subexpressions and schedules anew neither merges them with the originals nor runs them early.
+//! Ties: recomputed values depend on a value that is computed late. So a compiler that merges common subexpressions and
+//! reschedules neither merges them with the originals nor runs them early.
 //!
-//! A compiler that keeps optimization barriers until it has a schedule gets a barrier, as `jax.checkpoint` puts around its
-//! residuals and cotangents:
+//! A compiler that keeps optimization barriers until scheduling gets a barrier, like the one that `jax.checkpoint` puts
+//! around its residuals and cotangents:
 //!
 //! ```text
 //!   t = (f32[n], f32[n]) tuple(h, d)             h: kept; d: the gradient, computed only in the backward half
@@ -11,8 +11,8 @@
 //!   m.remat = pred[n] compare(h.tied, 0)
 //! ```
 //!
-//! A compiler that removes barriers before it merges gets a select whose predicate is always true. The compiler does not
-//! know that a sign bit is below two. The select costs no array, since it is fused into its readers:
+//! A compiler that removes barriers before merging gets a select whose predicate is always true. The compiler does not
+//! know that a sign bit is less than two. The select needs no array, since it is fused into its readers:
 //!
 //! ```text
 //!   s = s32[] convert(reshape(slice(d)))         the first element of the gradient

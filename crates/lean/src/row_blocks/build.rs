@@ -1,13 +1,13 @@
-//! Putting loops in the place of a region.
+//! Replaces a region by loops.
 //!
 //! ```text
 //!   state   counter, what the loop reads (whole), results
 //!   body    slices of what it reads -> the region's instructions on a block -> updates of results, sums
 //! ```
 //!
-//! Results begin as a scalar everywhere, which comes through an optimization barrier with what the loop reads. Without
-//! it, all loops would begin with one and the same array; a compiler copies it for each of them, and may do so in one
-//! kernel at the beginning of the program (XLA's GPU compiler does).
+//! Results start as a broadcast scalar, which passes through an optimization barrier together with the loop's operands.
+//! Without the barrier, all loops would start with the same array; a compiler copies it for each of them, possibly in
+//! one kernel at the beginning of the program (XLA's GPU compiler does).
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ struct Body {
     zero: InstructionId,
     /// The first element of a block, by the elements in one.
     starts: FxHashMap<i64, InstructionId>,
-    /// What replaces an operand, cut or whole.
+    /// The replacement of an operand, sliced or whole.
     operands: FxHashMap<(InstructionId, Option<Rows>), InstructionId>,
     copies: FxHashMap<InstructionId, InstructionId>,
 }
@@ -91,7 +91,7 @@ impl LoopBuilder<'_> {
         results.map(|(i, &result)| (result, self.result_of(id, first + i, result))).collect()
     }
 
-    /// What every element of a result is before the first block: anything for rows, as all of them will be written.
+    /// The initial value of a result's elements: anything for rows, since all of them will be written.
     fn start_of(&mut self, result: InstructionId) -> InstructionId {
         let note = self.module.instructions[result].metadata.clone();
         let shape = self.carried_shape(result);
@@ -190,7 +190,7 @@ impl LoopBuilder<'_> {
         computation
     }
 
-    /// Copies an instruction of the region to compute one block of what it computed.
+    /// Copies an instruction of the region to compute one block of its result.
     fn copy(&mut self, body: &mut Body, id: InstructionId) {
         let treatment = &self.region.treatments[&id];
         let Instruction { op, metadata: note, mut operands, .. } = self.module.instructions[id].clone();
@@ -207,7 +207,7 @@ impl LoopBuilder<'_> {
             Outcome::Rows(rows) => block_of(self.module.shape(id), rows),
             Outcome::Sum(sum) => {
                 if let (Op::Reduce { .. }, Some(neutral)) = (&op, neutral(sum)) {
-                    // What the sum starts with is there before the first block.
+                    // The sum's initial value exists before the first block.
                     let array = self.module.shape(operands[1]).as_array();
                     let element_type = array.expect("a reduction starts with a scalar").element_type;
                     operands[1] = self.at(body.computation, &note).integer(element_type, neutral);
@@ -297,7 +297,7 @@ impl LoopBuilder<'_> {
         }
     }
 
-    /// Where a block begins, in every dimension.
+    /// The start of a block, in every dimension.
     fn starts(&mut self, body: &mut Body, rank: usize, rows: Rows, note: &Note) -> Vec<InstructionId> {
         let start = self.start(body, rows.unit, note);
         (0..rank).map(|d| if d == rows.dimension { start } else { body.zero }).collect()
@@ -317,7 +317,7 @@ impl LoopBuilder<'_> {
         start
     }
 
-    // Where instructions go.
+    // The position of new instructions.
 
     fn at(&mut self, computation: ComputationId, note: &Note) -> Cursor<'_> {
         Cursor::end(self.module, self.names, computation).with_metadata(note.clone())
@@ -336,11 +336,11 @@ fn broadcast(mut at: Cursor<'_>, scalar: InstructionId, shape: ArrayShape) -> In
     }
 }
 
-/// Where a new instruction says that it comes from.
+/// The metadata of a new instruction.
 type Note = Option<Arc<Metadata>>;
 
-/// Lets a computation use what replaces some of its instructions, and lists what it needs in an order in which operands
-/// precede users: that of the text, and what is new right before its first user. Linear.
+/// Replaces some instructions of a computation, and lists new ones in an order in which operands precede users: the
+/// order of the text, with new instructions right before their first users. Linear.
 fn replace_in(
     module: &mut Module,
     computation: ComputationId,

@@ -1,4 +1,4 @@
-//! Which regions are worth a loop, along which dimension, and in how many blocks.
+//! Chooses the regions that are worth a loop, the dimension, and the number of blocks.
 
 use memplan_analysis::CallGraph;
 use memplan_ir::{ComputationId, InstructionId, Module, Op};
@@ -24,8 +24,8 @@ pub(super) fn smallest_worthwhile(
     Bytes(options.min_share.of(peak)).max(options.min_bytes)
 }
 
-/// Arrays of at least `smallest` bytes that are in memory as a whole, the largest first. What loops over blocks compute is
-/// not looked at again.
+/// Arrays of at least `smallest` bytes that are in memory as a whole, the largest first. Excludes results of existing
+/// loops over blocks.
 pub(super) fn seeds(program: RegionContext<'_>, graph: &CallGraph, smallest: Bytes) -> Vec<InstructionId> {
     let module = program.module;
     let is_block = |&computation: &ComputationId| {
@@ -100,8 +100,8 @@ fn counts(extent: i64, asked: i64) -> Vec<i64> {
     counts
 }
 
-/// Bytes of wide arrays that are no longer there as a whole, less what the loops hold instead, and whether all results
-/// are rows. `None` where a loop cannot hand on a result, or most of what is wide stays.
+/// Bytes of wide arrays that do not exist as a whole any more, minus the bytes that the loops hold instead, and whether
+/// all results are rows. `None` if a loop cannot return a result, or if most wide arrays stay.
 fn savings(program: RegionContext<'_>, region: &Region) -> Option<(u64, bool)> {
     let module = program.module;
     let of_stages = |part: fn(&Stage) -> &Vec<InstructionId>| -> FxHashSet<InstructionId> {
@@ -121,8 +121,8 @@ fn savings(program: RegionContext<'_>, region: &Region) -> Option<(u64, bool)> {
     let cut = total(&mut inner.filter(|&id| is_materialized(program, id)));
     // Sums are there twice, as a block and in total.
     let sums = total(&mut results.iter().copied().filter(|&id| is_sum(id)));
-    // What was fused into its readers has to be there for a loop to read it, and what was fused into its operands for a
-    // loop to write it.
+    // A value that was fused into its readers must exist for a loop to read it, and one that was fused into its
+    // operands for a loop to write it.
     let inputs: FxHashSet<InstructionId> =
         region.stages.iter().flat_map(|stage| region.inputs(module, stage)).collect();
     let through = || inputs.iter().filter(|id| !members.contains(id)).chain(&results).copied();

@@ -1,9 +1,9 @@
-//! `row-blocks`: what is computed row by row is walked over in blocks of rows.
+//! `row-blocks`: computes values that are independent by rows in a loop over blocks of rows.
 //!
-//! Before: a program computes an array that is much wider than what it is made of and made into, such as attention
-//! scores or logits, and no compiler has a kernel that holds a row of it on chip. After: a loop computes a block of it
-//! at a time, so that it is never there as a whole; the gradient has a loop of its own, which computes each block again
-//! (Rabe and Staats 2021).
+//! Before: a program computes an array that is much wider than its operands and results, such as attention scores or
+//! logits, and no compiler has a kernel that keeps a row of it on chip. After: a loop computes one block at a time, so
+//! that the array never exists as a whole; the gradient has its own loop, which recomputes each block (Rabe and Staats
+//! 2021).
 //!
 //! ```text
 //!   s = f32[8,1024,1024] dot(q, k)            for i in 0..8:
@@ -12,18 +12,18 @@
 //!                                               o[i] = dot(p, v[i])
 //! ```
 //!
-//! - [`rows`](crate::rows) says how each operation treats rows.
+//! - [`rows`](crate::rows) describes how each operation treats rows.
 //! - [`region`] grows a region from one wide array, and divides it among loops.
-//! - [`choose`] says which regions pay, along which dimension, and in how many blocks.
+//! - [`choose`] selects the regions that are worth it, the dimension, and the number of blocks.
 //! - [`build`] writes the loops.
 //!
-//! A dimension along which all results are rows is preferred: then every number is what it was, bit for bit. Where there
-//! is none, as for the gradient of the weights that logits are made with, sums over rows become sums of the sums over
-//! blocks, in `f32` where they were narrower.
+//! It prefers a dimension along which all results have rows: then every number is the same bit for bit. If there is
+//! none, as for the gradient of the weights behind logits, sums over rows become sums of per-block sums, in `f32` if
+//! they were narrower.
 //!
-//! Left alone: arrays that a compiler fuses away, or that are small beside the rest; control flow, sorts and
-//! convolutions along the rows; modules for several partitions. Requires inlined calls. Common subexpressions of
-//! different loops cannot be merged afterwards, so what is computed again stays so.
+//! Left alone: arrays that a compiler fuses away, or that are comparatively small; control flow, sorts and convolutions
+//! along the rows; modules for several partitions. Requires inlined calls. Common subexpressions of different loops
+//! cannot be merged afterwards, so recomputed values stay.
 
 mod build;
 mod choose;
@@ -40,16 +40,16 @@ use region::{Places, RegionContext};
 /// The pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowBlocks {
-    /// Arrays that take less than this part of what is live at the peak are left whole: cutting them saves less than its
-    /// loop costs in launches.
+    /// Arrays below this share of the live bytes at the peak stay whole: dividing them saves less than the loop's
+    /// launches cost.
     pub min_share: OneIn,
     /// Smaller arrays stay in caches anyway.
     pub min_bytes: Bytes,
-    /// Fewest blocks that are asked for. With fewer, most of the array is still in memory.
+    /// The fewest blocks. With fewer, most of the array is still in memory.
     pub min_blocks: u64,
-    /// Most blocks that are asked for. With more, blocks no longer fill the machine.
+    /// The most blocks. With more, blocks do not fill the machine.
     pub max_blocks: u64,
-    /// How often the peak is looked at anew: what was small beside it may be large beside the next one.
+    /// How often to recompute the peak: arrays that were small beside it may be large beside the next one.
     pub max_rounds: usize,
     /// Most instructions of a region. Attention has some fifty, forward and backward.
     pub max_members: usize,
@@ -61,8 +61,8 @@ pub struct RowBlocks {
     /// An inner dimension is cut only where that saves more than an outer one by this part: blocks along an outer dimension
     /// are contiguous.
     pub outer_preference: OneIn,
-    /// A region that computes the same numbers bit for bit is preferred to one that adds up over blocks, unless it saves
-    /// less than this part of what the other does.
+    /// A region that computes the same numbers bit for bit is preferred to one that sums over blocks, unless it saves
+    /// less than this share of the other's savings.
     pub exact_preference: OneIn,
     /// The options that fusion will have: the peak is that of the fused program.
     pub fusion: FusionOptions,
@@ -95,7 +95,7 @@ impl Pass for RowBlocks {
     }
 
     fn description(&self) -> &'static str {
-        "Walk over wide arrays in blocks of rows, in loops that compute them again for gradients"
+        "Compute wide arrays in blocks of rows, in loops that recompute them for gradients"
     }
 
     fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {

@@ -1,12 +1,11 @@
-//! Regions that can be walked over in blocks of rows: what is in them, and in how many loops.
+//! Regions to compute in blocks of rows: their instructions, and the number of their loops.
 //!
-//! A region grows from one wide array, the *seed*, along edges that keep rows: over all arrays as wide as the seed that
-//! it is made of or made into, and over narrow ones that lie between wide ones, such as the sums of a softmax. What is
-//! made of narrow arrays by broadcasts alone belongs to every region that reads it.
+//! A region grows from one wide array, the *seed*, along edges that keep rows: over all equally wide arrays among its
+//! operands and results, and over narrow arrays between wide ones, such as the sums of a softmax. Broadcasts of narrow
+//! arrays belong to every region that reads them.
 //!
-//! What the program does in between may need results of the region and lead back into it, as the backward half of a
-//! training step does. Then the region is walked over in several loops, *stages*: a stage can begin when all that it
-//! takes from outside is there.
+//! The rest of the program may use results of the region and lead back into it, as the backward half of a training step
+//! does. Then the region has several loops, *stages*: a stage can start when all its inputs from outside exist.
 //!
 //! ```text
 //!   stage 0   s = dot(q, k)   p = softmax(s)   o = dot(p, v)
@@ -14,8 +13,7 @@
 //!   stage 1   d = dot(g, v)   t = multiply(p, d)   dq = dot(t, k)
 //! ```
 //!
-//! A stage does not keep wide arrays for a later one: `p` is computed again in stage 1, from `q`, `k` and the narrow
-//! arrays of stage 0.
+//! A stage keeps no wide arrays for a later one: stage 1 recomputes `p` from `q`, `k` and the narrow arrays of stage 0.
 
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{ArrayShape, InstructionId, Module, Op, Users};
@@ -43,7 +41,7 @@ pub(super) struct Region {
 /// One loop.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stage {
-    /// What an iteration computes, operands first.
+    /// The instructions of an iteration, operands first.
     pub(super) body: Vec<InstructionId>,
     /// Those of the body that are read outside the loop.
     pub(super) results: Vec<InstructionId>,
@@ -55,7 +53,7 @@ impl Region {
         element_count(module, id) >= self.wide_from
     }
 
-    /// What a stage takes from outside, but for scalar constants, which its loop has itself.
+    /// A stage's operands from outside, except scalar constants, which its loop has itself.
     pub(super) fn inputs(&self, module: &Module, stage: &Stage) -> Vec<InstructionId> {
         let is_inside: FxHashSet<InstructionId> = stage.body.iter().copied().collect();
         let is_scalar_constant = |id: InstructionId| {
@@ -77,7 +75,7 @@ impl Region {
     }
 }
 
-/// What regions are found in.
+/// The program in which regions are found.
 #[derive(Clone, Copy)]
 pub(super) struct RegionContext<'a> {
     pub(super) module: &'a Module,
@@ -137,7 +135,7 @@ pub(super) fn is_inner_edge(
     made.is_some() && treatments.get(&reader).is_some_and(|treatment| treatment.operands[number] == made)
 }
 
-/// Whether an array has to be in memory as a whole, whatever is fused: what no kernel but its own makes or reads.
+/// Whether an array must be in memory as a whole with any fusion: only its own kernel makes or reads its operands.
 pub(super) fn is_materialized(program: RegionContext<'_>, id: InstructionId) -> bool {
     let is_fused = |id| {
         matches!(
@@ -200,7 +198,8 @@ impl<'a> Growth<'a> {
                     self.add_users(id, rows, |_| true);
                 }
             } else {
-                // From narrow to narrow only what is cheap, and no sums: what depends on all rows is not between.
+                // From narrow to narrow only cheap operations, and no sums: a value that depends on all rows is not in
+                // between.
                 self.add_users(id, rows, |user| user.is_wide || user.is_cheap);
             }
             if self.treatments.len() > self.program.options.max_members {
@@ -242,8 +241,8 @@ impl<'a> Growth<'a> {
         }
     }
 
-    /// Takes out of the region what is computed from nothing wide but what comes from outside, where it is no larger than
-    /// that: the mask of a dropout rather than the random numbers that it is made of.
+    /// Removes instructions that depend only on narrow values of the region and on values from outside, if they are no
+    /// larger than those: for instance the mask of a dropout instead of its random numbers.
     fn leave_out_what_is_brought(&mut self, seed: InstructionId) {
         let RegionContext { module, target, .. } = self.program;
         let bytes = |id: InstructionId| cost::result_bytes(module, target, id);

@@ -1,4 +1,4 @@
-//! Each operation by itself: a block of rows of its result is what it makes of the blocks that it is said to take.
+//! For each operation: computing a block of result rows from the reported operand blocks gives the same rows.
 
 use memplan_interp::{Options, evaluate};
 use memplan_ir::{ArrayLiteral, Literal, LiteralData, Module, verify};
@@ -111,7 +111,7 @@ fn rows_of_results_come_from_rows_of_operands() {
     }
 }
 
-/// What an operation makes of one block of its operands.
+/// The result of an operation on one block of its operands.
 fn on_one_block(module: &Module, inputs: &[Literal], n: i64, block: i64, treatment: &Treatment) -> Literal {
     let mut cut = module.clone();
     let root = module.entry_computation().root;

@@ -1,4 +1,4 @@
-//! Which section is decided next, and what may go there.
+//! Chooses the next section to decide, and its candidates.
 
 use super::{Candidates, LOW_FIRST, NOISE, Search, WAITING};
 use crate::niche::round_up;
@@ -81,7 +81,7 @@ impl Search<'_> {
             return None;
         }
         let mut raised = u64::MAX;
-        // Where blocks are live that could be at the floor: all these sections are at the floor, as this one is ready.
+        // Sections with blocks that could be at the floor: all of them are at the floor, since this one is ready.
         let mut beside: smallvec::SmallVec<[(u32, u32); 8]> = smallvec::SmallVec::new();
         for &block in self.live[section as usize].iter().filter(|&&block| self.is_waiting(block)) {
             if self.least[block as usize] > floor {
@@ -91,8 +91,8 @@ impl Search<'_> {
                 beside.extend(pieces.iter().map(|piece| (piece.lower, piece.upper)));
             }
         }
-        // One that could be at the floor but is not rests on something beside this section. What waits in its gaps
-        // cannot hold it up.
+        // A block that could be at the floor but is not rests on something beside this section. Blocks waiting in its
+        // gaps cannot hold it up.
         beside.sort_unstable();
         let mut next = 0;
         for (lower, upper) in beside {

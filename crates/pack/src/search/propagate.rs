@@ -1,4 +1,4 @@
-//! What follows from a decision, up to the fixed point: each section is a machine, its blocks are tasks.
+//! Propagates a decision to the fixed point: each section is a machine, its blocks are tasks.
 
 use alloc::vec::Vec;
 

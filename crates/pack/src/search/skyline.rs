@@ -1,4 +1,4 @@
-//! Changes of the skyline, each of which can be taken back.
+//! Changes of the skyline that can be undone.
 
 use super::{Search, WAITING, toggle};
 

@@ -1,4 +1,4 @@
-//! What attributes say of extents.
+//! Extents in attributes.
 
 use memplan_analysis::prefix_windows;
 use memplan_ir::{ArrayLiteral, InstructionId, Literal, LiteralData, Module, Op, WindowDimension};

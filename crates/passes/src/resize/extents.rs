@@ -1,4 +1,4 @@
-//! What extents the dimensions have once one factor has another.
+//! The extents of all dimensions after one factor changes.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use super::ResizeError;
 /// Extents before and after.
 pub(super) struct Extents<'a> {
     dimensions: &'a Dimensions,
-    /// What factors that change become.
+    /// The new extents of factors that change.
     new: SecondaryMap<FactorId, Option<i64>>,
     /// Instructions whose shape changes.
     changed: EntitySet<InstructionId>,
-    /// Where room for updates was made larger or smaller with them.
+    /// Instructions whose room for updates changed with them.
     pub(super) assumed: Vec<InstructionId>,
 }
 
@@ -103,7 +103,7 @@ impl<'a> Extents<'a> {
         }
     }
 
-    /// What follows from a relation: the factor that changes for it.
+    /// Applies a relation to find the factor that changes with it.
     fn apply(
         &mut self,
         module: &Module,
@@ -127,7 +127,7 @@ impl<'a> Extents<'a> {
         }
         let open: Vec<FactorId> =
             factors.iter().copied().filter(|&factor| self.new[factor].is_none()).collect();
-        // What makes up the rest of the extent: one factor alone can take the change.
+        // The remaining factors of the extent: a single one can take the change.
         let [factor] = open[..] else { return Err(conflict()) };
         let others = self.of(relation.to) / self.dimensions.extent(factor);
         if wanted % others != 0 {
@@ -175,7 +175,7 @@ impl<'a> Extents<'a> {
         (room % updates == 0).then(|| i64::try_from(room / updates).ok()).flatten()
     }
 
-    /// What no operation takes as it is.
+    /// Extents that no operation can have.
     fn check(&self, module: &Module) -> Result<(), ResizeError> {
         let mut held = self.dimensions.held();
         match held.find(|&(dimension, _)| self.is_new(dimension)) {

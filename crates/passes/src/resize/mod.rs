@@ -1,5 +1,5 @@
-//! A program is made for another extent of one of its dimensions, as if it had been written so: shapes and what attributes
-//! say of extents follow, through the whole program.
+//! Changes the extent of one dimension of a program, as if it had been written so: shapes and extents in attributes
+//! follow, through the whole program.
 //!
 //! ```text
 //!   x = f32[8,1024] parameter(0)                 x = f32[4,1024] parameter(0)
@@ -8,8 +8,8 @@
 //!   m = f32[] divide(s, n)                       m = f32[] divide(s, n)
 //! ```
 //!
-//! Values of scalars stay: the program is there to be planned, not to be run. What it is not known how to make larger or
-//! smaller (tables of constants, operations that need exactly their extent) is an error.
+//! Values of scalars stay: the program is meant for planning, not for running. Instructions that cannot be resized
+//! (tables of constants, operations that need exactly their extent) are errors.
 
 mod attributes;
 mod extents;
@@ -27,7 +27,7 @@ use extents::Extents;
 #[non_exhaustive]
 pub enum ResizeError {
     /// An operation holds the extent.
-    #[error("`{instruction}` ({operation}) takes a dimension of {extent} as it is")]
+    #[error("`{instruction}` ({operation}) requires a dimension of exactly {extent}")]
     Held {
         /// The instruction.
         instruction: Box<str>,
@@ -36,8 +36,10 @@ pub enum ResizeError {
         /// The extent.
         extent: i64,
     },
-    /// What follows for one dimension is no whole number, or follows from two sides and differs.
-    #[error("at `{instruction}` ({operation}) a dimension of {extent} cannot follow")]
+    /// The extent is not an integer, or two constraints disagree on it.
+    #[error(
+        "at `{instruction}` ({operation}) a dimension of {extent} cannot be resized: its new extent is not an integer, or two constraints disagree on it"
+    )]
     Conflict {
         /// The instruction.
         instruction: Box<str>,
@@ -47,9 +49,7 @@ pub enum ResizeError {
         extent: i64,
     },
     /// A constant with different elements has the dimension.
-    #[error(
-        "the constant `{instruction}` has {extent} elements in this dimension, and what others would be is not known"
-    )]
+    #[error("the constant `{instruction}` has {extent} elements in this dimension, and others are unknown")]
     Constant {
         /// The instruction.
         instruction: Box<str>,
@@ -57,7 +57,7 @@ pub enum ResizeError {
         extent: i64,
     },
     /// The resized program is not valid: something in it counts on the extent.
-    #[error("something else in the program counts on the extent")]
+    #[error("another part of the program relies on the extent")]
     Invalid(#[source] ir::VerifyErrors),
 }
 
@@ -66,14 +66,14 @@ pub enum ResizeError {
 pub struct Resized {
     /// The program.
     pub module: Module,
-    /// Instructions that make room for what is scattered into it: assumed to make as much more of it.
+    /// Instructions that make room for scattered elements: assumed to scale with them.
     pub assumed: Vec<InstructionId>,
 }
 
 /// The program with another extent for a factor of its dimensions. Ids stay; the schedule, if there is one, too. Close to
 /// linear.
 ///
-/// The dimensions are those of this very module, best after [`UNSHARE_SPLATS`](crate::UNSHARE_SPLATS).
+/// The dimensions must be of this module, best after [`UNSHARE_SPLATS`](crate::UNSHARE_SPLATS).
 ///
 /// # Errors
 /// See [`ResizeError`].

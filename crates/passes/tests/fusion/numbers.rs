@@ -1,4 +1,4 @@
-//! Whether a module computes what it should: on random inputs, or on those of which JAX's results are known.
+//! Whether a module computes the right results: on random inputs, or on inputs with JAX's known results.
 
 use memplan_interp::{Options, evaluate};
 use memplan_ir::{Literal, Module};

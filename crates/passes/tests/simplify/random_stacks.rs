@@ -1,5 +1,5 @@
-//! Random loops that stack rows, some of them the same in every step, and what is made of the stacks: results, sums of many
-//! kinds, rows that a second loop reads. Kept within loops or not, they give the same numbers.
+//! Random loops that stack rows, some of them equal in every step, and users of the stacks: results, sums of many
+//! kinds, rows that a second loop reads. With or without `keep-within-loops`, they compute the same numbers.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! Editing: new instructions wait at an old one, and are put into the schedule together at the end.
+//! Editing: new instructions are queued at an old one, and inserted into the schedule together at the end.
 
 use memplan_ir::{
     ArrayShape, Cursor, ElementType, EntitySet, Insert, InstructionId, Layout, Module, Names, Op, Shape,
@@ -7,7 +7,7 @@ use memplan_ir::{
 use memplan_memory::FastMemory;
 use rustc_hash::FxHashMap;
 
-/// Where new instructions go, relative to an old one; in this order before the next old one.
+/// The positions of new instructions, relative to an old one; in this order before the next old one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Slot {
     /// Right after an instruction: copies of its result start.
@@ -28,7 +28,7 @@ pub(super) struct Edits<'m> {
     pub(super) module: &'m mut Module,
     pub(super) fast: FastMemory,
     pub(super) names: Names,
-    /// What starts transfers of slices.
+    /// Instructions that start transfers of slices.
     pub(super) slice_starts: EntitySet<InstructionId>,
     slots: FxHashMap<At, Vec<InstructionId>>,
 }
@@ -98,7 +98,7 @@ impl<'m> Edits<'m> {
         self.cursor(at).named(&format!("{name}.fast")).insert_shaped(op, [operand], shape)
     }
 
-    /// Where instructions are added at a place.
+    /// A cursor at a position.
     pub(super) fn cursor(&mut self, at: At) -> Cursor<'_> {
         let computation = self.module.instructions[at.0].parent;
         Cursor::into_list(self.module, &mut self.names, computation, self.slots.entry(at).or_default())

@@ -1,9 +1,9 @@
-//! Asynchronous copies: decisions about fast memory become instructions and layouts.
+//! Asynchronous copies: turns decisions about fast memory into instructions and layouts.
 //!
-//! A copy into fast memory (`copy-start`) starts before one instruction and is done (`copy-done`) before the first that
-//! needs it; the uses that it serves read its result. A value that is written to fast memory needs no other instruction;
-//! if it is evicted, a copy to main memory starts right after it is written. Slices are copied by asynchronous slices
-//! (`slice_prefetch`). In the end, every value in fast memory gets `S(n)` wherever it appears (`memory_spaces`).
+//! A copy into fast memory (`copy-start`) starts before one instruction and ends (`copy-done`) before the first that
+//! needs it; its uses read its result. A value that is written to fast memory needs no other instruction; if it is
+//! evicted, a copy to main memory starts right after the write. Slices are copied by asynchronous slices
+//! (`slice_prefetch`). At the end, every value in fast memory gets `S(n)` wherever it appears (`memory_spaces`).
 //!
 //! ```text
 //!   before                                    after: a is pinned, w prefetched for two uses
@@ -34,12 +34,12 @@ use slice_prefetch::SlicePrefetcher;
 pub struct Placed {
     /// The number of the decision that placed it.
     pub decision: usize,
-    /// Where the value is defined, in the rewritten module.
+    /// The definition of the value, in the rewritten module.
     pub position: Position,
 }
 
-/// Carries out decisions about the fast memory of a scheduled module, in time linear in the module. Instructions keep
-/// their ids, new ones are numbered behind them. Gives what is in fast memory now.
+/// Applies decisions about the fast memory of a scheduled module, in time linear in the module. Instructions keep their
+/// ids, new ones are numbered after them. Returns the contents of fast memory.
 ///
 /// # Errors
 /// When the call graph is not one that memory can be planned for.
@@ -91,7 +91,7 @@ pub fn insert_async_copies(
         evicted: FxHashMap::default(),
         placed: Vec::new(),
     };
-    // What cuts slices out of arrays is found in kernels as they were.
+    // Slices are found in kernels before any change.
     inserter.prefetch_slices(&slices);
     for (number, decision) in decisions.iter().enumerate() {
         inserter.decision = number;
@@ -202,8 +202,8 @@ impl Inserter<'_> {
         self.edits.element(id, &index, at)
     }
 
-    /// Where a value is defined in a computation, or comes in, as a parameter or out of a call: an instruction and a part of
-    /// its result.
+    /// The definition of a value in a computation, or where it enters, as a parameter or as a call's result: an
+    /// instruction and a part of its result.
     fn origin(&self, value: ValueId, computation: ComputationId) -> (InstructionId, ShapeIndex) {
         let flow = &self.facts.flow;
         let positions = &flow.positions;

@@ -1,4 +1,4 @@
-//! The order that leaves copies most time.
+//! Reorders instructions to leave copies the most time.
 
 use memplan_ir::{InstructionId, Module, Op, Users};
 

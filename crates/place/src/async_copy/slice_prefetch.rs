@@ -1,4 +1,4 @@
-//! Prefetches of slices: the slice becomes a transfer of its own, and kernels read what it copies.
+//! Prefetches of slices: the slice becomes a separate transfer, and kernels read its result.
 
 use memplan_analysis::{Iteration, ScalarOrigin, ScalarScope, SlicedOperand, TupleLoop};
 use memplan_ir::{

@@ -1,4 +1,4 @@
-//! Classes: what shares a buffer, and when two of them may.
+//! Classes: values that share a buffer, and whether two classes may be joined.
 
 use memplan_analysis::ValueId;
 use memplan_ir::{InstructionId, Op, ShapeIndex};
@@ -57,8 +57,8 @@ impl Separate<'_> {
                 self.add_order(node, writer);
             }
         }
-        // What touched the old values runs before the writer, so what is to run after all of them need only run after
-        // those that touch the new ones, of which the writer is one.
+        // Nodes that touched the old values run before the writer, so a node that must run after all of them need only
+        // run after those that touch the new ones, including the writer.
         let absorbed = &mut self.classes[new];
         let (touched, returned) = (std::mem::take(&mut absorbed.touched_by), absorbed.returned);
         self.classes[old].touched_by = touched;
@@ -67,7 +67,7 @@ impl Separate<'_> {
         Ok(())
     }
 
-    /// What reads or writes the value that is last in a class, copies that this pass has made taken into account.
+    /// Nodes that read or write the last value of a class, including copies made by this pass.
     fn touched_by(&self, class: Class) -> Vec<Node> {
         let touches = |&node: &Node| {
             let NodeData { id, reads_copies, .. } = self.nodes[node];

@@ -1,4 +1,4 @@
-//! The order of a computation: what must run after what.
+//! The order constraints of a computation.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -66,7 +66,7 @@ impl Separate<'_> {
         self.move_behind(after, self.nodes[before].place);
     }
 
-    /// Moves a node, and with it what must run after it, to `place` where it stands before that.
+    /// Moves a node, and the nodes that must run after it, to `place` if it is before that.
     fn move_behind(&mut self, node: Node, place: usize) {
         let mut stack = vec![node];
         while let Some(node) = stack.pop() {
@@ -81,7 +81,7 @@ impl Separate<'_> {
     }
 }
 
-/// Orders the instructions of a computation by operands and control dependencies, otherwise as they stood.
+/// Orders the instructions of a computation by operands and control dependencies, otherwise in their old order.
 pub(crate) fn sort_topologically(module: &mut Module, computation: ComputationId) {
     let ids = module.computations[computation].instructions.clone();
     let place: FxHashMap<InstructionId, usize> = ids.iter().enumerate().map(|(i, &id)| (id, i)).collect();

@@ -1,4 +1,4 @@
-//! What a loop receives while it goes around: the next receive of an iteration writes where the last one has written.
+//! Buffers of receives in a loop: the next receive of an iteration overwrites the previous one's data.
 //!
 //! ```text
 //!   body: d = recv-done(gte(state, 1))          body: d = recv-done(gte(state, 1))
@@ -8,7 +8,7 @@
 //!         ROOT t = tuple(i, r)                        ROOT t = tuple(i, r)
 //! ```
 //!
-//! What is in flight cannot be copied, so it is what has arrived that is.
+//! Data in flight cannot be copied, so the received data is copied.
 
 use memplan_analysis::{ValueId, ValueKind};
 use memplan_ir::{InstructionId, Op, ShapeIndex};
@@ -46,7 +46,7 @@ impl Separate<'_> {
         Ok(())
     }
 
-    /// The sends and receives that an explicit tuple hands on, and where it holds them.
+    /// The sends and receives in an explicit tuple, with their indices.
     fn transfers_in(&self, root: InstructionId) -> Vec<(ShapeIndex, InstructionId)> {
         let mut open = vec![(ShapeIndex::root(), root)];
         let mut transfers = Vec::new();
@@ -64,7 +64,7 @@ impl Separate<'_> {
         transfers
     }
 
-    /// Lets everything that reads what has arrived in a buffer read a copy of it. A tuple, or a send that the computation
+    /// Makes all readers of a buffer's received data read a copy of it. A tuple, or a send that the computation
     /// returns, then returns the copy.
     fn copy_what_arrived(&mut self, value: ValueId, returned: &[InstructionId], because: &Because) {
         let is_arrived = |id: &InstructionId| {

@@ -1,4 +1,4 @@
-//! What a computation returns.
+//! The results of a computation.
 
 use memplan_analysis::ValueKind;
 use memplan_ir::{InputOutputAlias, InstructionId, Op, Shape, ShapeIndex};
@@ -23,7 +23,7 @@ impl Separate<'_> {
     pub(super) fn results(&mut self) -> Result<(), PassError> {
         let root = self.module.computations[self.computation].root;
         let slots = self.slots(root);
-        // First every slot gets a value of its own that is written here; then each is joined with what was there.
+        // First every slot gets a new value that is written here; then each is joined with the old value.
         let mut claimed = FxHashSet::default();
         for slot in &slots {
             let class = self.find(self.class_of_leaf(self.leaf(slot)));
@@ -42,7 +42,7 @@ impl Separate<'_> {
                 self.copy_slot(slot, conflict)?;
             }
         }
-        // References first: they cannot be copied, and a copy of an array waits for what reads where it is to be.
+        // References first: they cannot be copied, and a copy of an array waits for the readers of its destination.
         let (references, arrays): (Vec<&Slot>, _) = slots.iter().partition(|slot| self.is_reference(slot));
         for slot in references.into_iter().chain(arrays) {
             let Some(before) = slot.before else { continue };
@@ -127,7 +127,7 @@ impl Separate<'_> {
         }
     }
 
-    /// What a slot holds now.
+    /// The current value of a slot.
     fn leaf(&self, slot: &Slot) -> InstructionId {
         match slot.user {
             Some((tuple, number)) => self.module.instructions[tuple].operands[number],
@@ -143,8 +143,8 @@ impl Separate<'_> {
         PassError::failed(NAME, Unsupported::Returned(self.name(self.leaf(slot))))
     }
 
-    /// Copies the copy once more that the reference of a slot was made of. The first copy can then be made while its
-    /// source is there, and the second one when nobody needs what it overwrites.
+    /// Copies the copy behind a slot's reference once more. The first copy can then be made while its source exists,
+    /// and the second one when nobody needs the overwritten value.
     fn copy_twice(&mut self, slot: &Slot, conflict: Conflict) {
         let value = self.flow.value_of(self.leaf(slot)).expect("sequential");
         let Some(made) = self.made_of_array(value) else { return };
@@ -167,7 +167,7 @@ impl Separate<'_> {
         self.classes[apart].touched_by = vec![first_node, second_node];
     }
 
-    /// Gives what reads arrays of a class copies of them. A reference that is to be in their memory cannot be a copy.
+    /// Gives readers of a class's arrays copies of them. A reference that must be in their memory cannot be a copy.
     fn copy_for_readers(&mut self, class: Class, index: &ShapeIndex, conflict: Conflict) {
         let because = Because { sharing: MustShare::Result { index: index.clone() }, conflict };
         let mut copy_of: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
@@ -203,7 +203,7 @@ impl Separate<'_> {
         operands.filter(is_read).collect()
     }
 
-    /// Puts a copy of what a slot holds into it.
+    /// Replaces the value of a slot by a copy.
     fn copy_slot(&mut self, slot: &Slot, conflict: Conflict) -> Result<(), PassError> {
         if self.is_reference(slot) {
             return Err(self.cannot_be_kept_apart(slot));

@@ -26,7 +26,7 @@ impl Separate<'_> {
             for pair in self.in_place.must_alias(self.module, id) {
                 let Some(result) = self.flow.find(id, &pair.output_index) else { continue };
                 let replaced = (pair.operand, pair.operand_index.clone());
-                // What a start says of its operand may be its result once more.
+                // A start's declaration about its operand may repeat its result.
                 if replaced_by.insert(replaced, result).is_some_and(|other| other != result) {
                     let source =
                         Unsupported::SharedOperand { instruction: self.name(id), operand: pair.operand };
@@ -81,8 +81,8 @@ impl Separate<'_> {
         })
     }
 
-    /// The references that a loop's body hands to the next iteration, as they are when they are made of arrays, and the
-    /// state whose memory each must be in.
+    /// The references that a loop's body passes to the next iteration, for references made of arrays, and the state
+    /// whose memory each must be in.
     fn next_references(&self) -> FxHashMap<ValueId, ValueId> {
         let mut memory_of = FxHashMap::default();
         if !self.is_loop_computation() {
@@ -132,7 +132,8 @@ impl Separate<'_> {
         }
     }
 
-    /// What a call overwrites was decided when the called computation was treated: nobody else reads it.
+    /// The values that a call overwrites were decided when the called computation was processed: they have no other
+    /// readers.
     fn enter_call(&mut self, node: Node) {
         let called = self.module.instructions[self.nodes[node].id].called[0];
         for (old, new) in self.overwritten.get(&called).cloned().unwrap_or_default() {
@@ -142,7 +143,7 @@ impl Separate<'_> {
         }
     }
 
-    /// The values from outside in whose memory a called computation has put what it returns, each with what is there.
+    /// The caller's values whose memory a called computation uses for its results, with those results.
     pub(super) fn overwritten_for_caller(&self) -> Vec<(ValueId, ValueId)> {
         let mut overwritten = Vec::new();
         let caller = self.graph.caller(self.computation).map(|caller| &self.module.instructions[caller].op);
@@ -184,8 +185,8 @@ impl Separate<'_> {
             let (old, new) = (self.class_of_leaf(leaf), self.class(state));
             match self.module.shape(leaf) {
                 Shape::Array(_) => {}
-                // What the loop leaves is in the memory that the reference stands for, whoever's that is. A reference has
-                // one user and cannot be a copy, so that there is nothing to do where this fails.
+                // The loop's result is in the memory of the reference, whoever owns that. A reference has one user and
+                // cannot be a copy, so there is nothing to do if this fails.
                 Shape::Buffer(_) => {
                     _ = self.join(old, new, Some(node));
                     continue;

@@ -1,7 +1,7 @@
-//! Arrays in the host's memory, where the program asks for it.
+//! Puts arrays into the host's memory, where the program asks for it.
 //!
-//! JAX says where an array is to be by a call that does nothing else, and by the memory space of parameters and results.
-//! Here that becomes layouts, and the transfers between become instructions.
+//! JAX marks an array by a call that does nothing else, and by the memory space of parameters and results. This pass
+//! turns the marks into layouts, and inserts the transfers.
 //!
 //! ```text
 //!   h = f32[8] custom-call(a), custom_call_target="annotate_device_placement",          // pinned_host
@@ -11,14 +11,14 @@
 //!   t = (f32[8]{0}, f32[8]{0:S(5)}, u32[]) copy-start(h)     d = f32[8]{0} copy-done(t)
 //! ```
 //!
-//! What is made of an array on the host by moving nothing is there too: the state of a loop, an element of a tuple, a
-//! reshape, an array of which it updates a slice. A slice of it is cut out on the way to the device. Whatever else reads
-//! it gets a copy on the device. So a scan that offloads its rows writes each to the host, into an array that exists only
-//! there, and the loop that reads them brings one at a time.
+//! A view or in-place result of a host array is on the host too: the state of a loop, an element of a tuple, a reshape,
+//! an array with an updated slice. A slice of it is transferred alone. Any other reader gets a copy on the device. So a
+//! scan that offloads its rows writes each to the host, into an array that exists only there, and the loop that reads
+//! them transfers one at a time.
 //!
-//! On a machine whose main memory is the host's, the calls are dropped. Left alone: modules with a schedule, which say by
-//! layouts where everything is. Flattens the call graph, since each call site decides for itself. Idempotent. Changed:
-//! whether the program asked for anything.
+//! If the machine's main memory is the host's, the calls are dropped. Left alone: scheduled modules, whose layouts name
+//! memory spaces already. Flattens the call graph, since each call site decides separately. Idempotent. Changed:
+//! whether the program had any marks.
 
 mod spread;
 mod transfers;
@@ -35,9 +35,9 @@ use crate::FLATTEN_CALL_GRAPH;
 use crate::copy_insertion::decides_results;
 use crate::spell_out::spell_out_tuples;
 
-/// The pass; the top of this file says what it does.
+/// The pass, described at the top of this file.
 pub const HOST_OFFLOAD: PassFn =
-    PassFn { name: "host-offload", description: "keep on the host what the program wants there", run };
+    PassFn { name: "host-offload", description: "keep arrays on the host that the program wants there", run };
 
 /// The host's memory, beside that of a device.
 pub const HOST_MEMORY: MemorySpaceId = MemorySpaceId(5);
@@ -45,7 +45,7 @@ pub const HOST_MEMORY: MemorySpaceId = MemorySpaceId(5);
 /// The same, in layouts.
 const HOST: i64 = HOST_MEMORY.0 as i64;
 
-/// Where a call says that an array is to be.
+/// The memory that a call asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Placement {
     Host,
@@ -81,7 +81,7 @@ fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
     Ok(changed)
 }
 
-/// What a call says of where its result is to be.
+/// The memory that a call asks for its result.
 fn placement(instruction: &Instruction) -> Option<Placement> {
     let Op::CustomCall(call) = &instruction.op else { return None };
     match &*call.target {
@@ -135,7 +135,7 @@ fn leave_host(shape: &mut Shape) {
     }
 }
 
-/// Puts what is handed to the calls in their place: by now it is where they say.
+/// Replaces the calls by their operands, which are in the requested memory by now.
 fn drop_calls(module: &mut Module) -> bool {
     let mut rewriter = Rewriter::new(module);
     rewriter.sweep(|r, id| {

@@ -1,4 +1,4 @@
-//! Which values are on the host: those that the program puts there, and what is made of them by moving nothing.
+//! Finds the values on the host: those that the program marks, and their views and in-place results.
 
 use memplan_analysis::{CallGraph, Dataflow, InPlace, ValueId, in_place_values};
 use memplan_ir::{EntityRef, EntitySet, InstructionId, Module, Op, Users};
@@ -12,7 +12,7 @@ pub(super) fn values_on_host(
     flow: &Dataflow,
     in_place: &InPlace,
 ) -> EntitySet<ValueId> {
-    // From each value, those that are on the host if it is.
+    // From each value, the values that are on the host if it is.
     let mut follow: Vec<Vec<ValueId>> = vec![Vec::new(); flow.values.len()];
     let mut open: Vec<ValueId> = Vec::new();
     for &(phi, input) in &flow.phi_inputs {

@@ -1,4 +1,4 @@
-//! Layouts that say what is on the host, and the transfers where an array is needed on the other side.
+//! Layouts of host arrays, and transfers to their readers on the other side.
 
 use memplan_analysis::{CallGraph, Dataflow, InPlace, ValueId};
 use memplan_ir::{
@@ -18,7 +18,7 @@ struct Need {
     on_host: bool,
 }
 
-/// Lets layouts say where values are, and transfers what is needed elsewhere. Returns whether anything changed.
+/// Sets memory spaces in layouts, and inserts transfers to readers on the other side. Returns whether anything changed.
 pub(super) fn insert(
     module: &mut Module,
     graph: &CallGraph,
@@ -55,7 +55,7 @@ pub(super) fn insert(
     changed
 }
 
-/// Where every operand that may be on the wrong side is needed. Tuples of loops and results are explicit.
+/// The side on which every operand is needed, if it may be on the wrong side. Tuples of loops and results are explicit.
 fn needs(
     module: &Module,
     graph: &CallGraph,
@@ -79,7 +79,7 @@ fn needs(
             let here = is_value_on_host(id, &ShapeIndex::root());
             match &instruction.op {
                 op if reads_either_side(op) => {
-                    // What is updated is where the result is.
+                    // An updated operand is where the result is.
                     for pair in &updated {
                         need(pair.operand as usize, is_value_on_host(id, &pair.output_index));
                     }
@@ -111,8 +111,8 @@ fn needs(
     needs
 }
 
-/// Operations that only hand on, whose operands are needed where they arrive; those that bring a slice over themselves;
-/// and kernels, which were put together of such.
+/// Operations that only pass values on, whose operands are needed at their final readers; operations that transfer a
+/// slice themselves; and kernels made of such operations.
 fn reads_either_side(op: &Op) -> bool {
     op.only_passes_on()
         || op.runs_callees()
@@ -128,7 +128,7 @@ fn reads_either_side(op: &Op) -> bool {
         )
 }
 
-/// Where the results of a computation are needed, as far as whoever runs it says.
+/// The sides on which the results of a computation are needed, as far as its caller requires one.
 fn results(
     module: &Module,
     graph: &CallGraph,
@@ -188,7 +188,7 @@ fn apply(module: &mut Module, graph: &CallGraph, flow: &Dataflow, on_host: &Enti
     changed
 }
 
-/// Gives tuples the shapes of what they are made of now.
+/// Gives tuples the shapes of their current operands.
 fn reshape_tuples(module: &mut Module, computation: ComputationId) {
     for id in module.computations[computation].instructions.clone() {
         if module.instructions[id].op == Op::Tuple {
@@ -197,7 +197,7 @@ fn reshape_tuples(module: &mut Module, computation: ComputationId) {
     }
 }
 
-/// Moves an array to the other side; what is the same everywhere in it is written there instead.
+/// Transfers an array to the other side; an array of one value is written there instead.
 fn transfer(
     module: &mut Module,
     source: InstructionId,

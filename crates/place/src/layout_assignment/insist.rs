@@ -1,4 +1,4 @@
-//! Copies where the caller insists on another layout than a result has.
+//! Copies for callers that require another layout than a result has.
 
 use memplan_ir::{InstructionId, Module, Names, Shape, copy_into, other_layout};
 use rustc_hash::FxHashSet;

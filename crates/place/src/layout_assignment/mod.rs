@@ -1,20 +1,20 @@
 //! Layout assignment: chooses the order of dimensions, and the tiles, of every array.
 //!
-//! Parameters and results of the program have the layouts that the caller declares. Machines that tile arrays have a rule
-//! of their own, which holds unless the caller asks for another order. Every other layout is free to choose, as long as
-//! values that share memory have the same one. A transpose or reshape gets the layout in which it is a view of its
-//! operand, so that nothing is moved; an elementwise result gets that of its operands; all else the machine's own.
+//! Parameters and results of the program have the layouts that the caller declares. Machines that tile arrays have a
+//! default rule, which applies unless the caller declares another order. Every other layout is free, as long as values
+//! that share memory have the same one. A transpose or reshape gets the layout in which it is a view of its operand; an
+//! elementwise result gets that of its operands; all others get the machine's default.
 //!
 //! ```text
 //!   a = f32[64,32]{1,0} dot(...)             a = f32[64,32]{0,1} dot(...)
 //!   r = f32[32,64]{1,0} transpose(a)   =>    r = f32[32,64]{1,0} transpose(a)      // moves nothing: a bitcast later
 //! ```
 //!
-//! A copy is inserted only where the caller or a library call insists on another layout than a value has. No array gets
-//! larger than under the machine's own layout. XLA assigns layouts by constraints that are propagated both ways
-//! through the graph; here, where kernels read any layout, one walk backward from the results and one forward do.
+//! A copy is inserted only if the caller or a library call requires another layout than a value has. No array gets
+//! larger than in the default layout. XLA propagates layout constraints both ways through the graph; here kernels read
+//! any layout, so one backward walk from the results and one forward walk suffice.
 //!
-//! Left alone: modules whose layouts are part of what they say, because they are scheduled or contain bitcasts.
+//! Left alone: modules whose layouts have meaning, because they are scheduled or contain bitcasts.
 
 mod insist;
 mod references;
@@ -54,7 +54,7 @@ impl Pass for LayoutAssignment {
     }
 
     fn description(&self) -> &'static str {
-        "Choose how every array lies in memory, so that transposes and reshapes move nothing"
+        "Choose the layout of every array, so that transposes and reshapes move nothing"
     }
 
     fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {
@@ -97,8 +97,8 @@ fn assign_layouts(
     Ok(changed)
 }
 
-/// The layouts of what enters and leaves the program: as the caller declares them, otherwise the machine's own. A result
-/// that lives in a parameter has its layout where another order would be padded differently.
+/// The layouts of parameters and results of the program: the caller's, or the machine's default. A result that lives in
+/// a parameter has its layout if another order would be padded differently.
 fn program_shape(module: &Module, target: &Target) -> ProgramShape {
     let entry = module.entry_computation();
     let mut program = module.config.entry_computation_layout.clone().unwrap_or_else(|| ProgramShape {
@@ -173,7 +173,7 @@ fn as_asked(shape: &mut Shape, target: &Target) {
         Shape::Tuple(elements) => {
             let mut asked = elements.to_vec();
             asked.iter_mut().for_each(|element| as_asked(element, target));
-            // Where nothing is new, the elements stay shared.
+            // Without changes, the elements stay shared.
             if asked != **elements {
                 *elements = asked.into();
             }
@@ -336,7 +336,7 @@ impl<'a> Choice<'a> {
         });
     }
 
-    /// From results whose layout is fixed to what they are a view of.
+    /// From results with fixed layouts to the operands that they are views of.
     fn walk_backward(&mut self) {
         for &computation in self.graph.sequential().iter().rev() {
             for &id in self.module.computations[computation].instructions.iter().rev() {
@@ -393,7 +393,7 @@ impl<'a> Choice<'a> {
             | Op::Pad { .. }
             | Op::Reverse { .. }
             | Op::Concatenate { .. } => operands.next()?.minor_to_major(),
-            // The flag beside what is copied has an extent of its own.
+            // The flag of a copy has its own extent.
             Op::CopyStart { .. } => {
                 operands.next().filter(|operand| operand.dimensions == array.dimensions)?.minor_to_major()
             }
@@ -455,7 +455,7 @@ fn apply(module: &mut Module, graph: &CallGraph, flow: &Dataflow, layouts: &Layo
     changed
 }
 
-/// Gives the parts of a shape, in preorder, the layouts that are handed out.
+/// Gives the parts of a shape, in preorder, the next layouts.
 fn lay_out<'l>(shape: &mut Shape, next: &mut impl FnMut() -> Option<&'l Layout>) {
     let layout = next();
     match shape {

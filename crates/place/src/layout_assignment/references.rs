@@ -1,4 +1,4 @@
-//! References: memory that library calls work on, in the layout that one of them asks for.
+//! References: memory that library calls work on, in the layout that one of them requires.
 //!
 //! ```text
 //!   r = b(f32[4,4]{1,0}) custom-call(a), "Pin"             c = f32[4,4]{0,1} copy(a)
@@ -6,8 +6,8 @@
 //!       operand_layout_constraints={b(f32[4,4]{0,1})}      s = b(f32[4,4]{0,1}) custom-call(r), "library"
 //! ```
 //!
-//! What a reference stands for is not copied, so one layout is that of all references to the memory. Calls that make
-//! references of arrays, or arrays of references, declare it as well: then the arrays are copied, as around any library call.
+//! Memory behind a reference is not copied, so all references to it have one layout. Calls that turn arrays into
+//! references, or references into arrays, declare it as well: then the arrays are copied, as around any library call.
 
 use memplan_analysis::{CallGraph, Dataflow, InPlace, ValueId, in_place_values};
 use memplan_ir::{EntitySet, InstructionId, Layout, Module, Op, Shape, ShapeIndex, layouts_asked_for};
@@ -91,7 +91,7 @@ fn layouts_asked_for_references(
     asked.collect()
 }
 
-/// Lets a call declare the layouts that it has, those of arrays as the references that they become or come from.
+/// Makes a call declare its layouts; those of arrays equal those of the references that they become or come from.
 fn declare(module: &mut Module, id: InstructionId) {
     let Op::CustomCall(call) = &module.instructions[id].op else { return };
     let operands = &module.instructions[id].operands;

@@ -1,4 +1,4 @@
-//! Arrays that products are written into piece by piece, such as caches of keys and values: they get the layout of the products.
+//! Arrays that products are written into piece by piece, such as key and value caches, get the layout of the products.
 //!
 //! ```text
 //!   k = bf16[8,2048]{1,0} dot(x, w)                 rows in sublanes, features in lanes
@@ -6,8 +6,8 @@
 //!   c = bf16[8,4096,16,128]{3,0,2,1} dynamic-update-slice(cache, u, ..)
 //! ```
 //!
-//! Dimensions along which pieces are put become outermost; where they are already, nothing changes. A parameter with another
-//! layout is copied at the beginning, a result at the end.
+//! Dimensions along which pieces are written become outermost; if they are already, nothing changes. A parameter with
+//! another layout is copied at the beginning, a result at the end.
 
 use memplan_ir::{ArrayShape, Cursor, Dimensions, Insert, InstructionId, Layout, Module, Names, Op, Users};
 use memplan_rewriter::cost;

@@ -1,7 +1,7 @@
-//! The least that can be live when a given node runs, and a set of earlier nodes that attains it: a minimum cut.
+//! The least bytes live when a given node runs, with a set of earlier nodes that attains it: a minimum cut.
 //!
-//! Before node `p`, everything that `p` depends on must have run, and nothing that depends on `p`; every other node may
-//! have run or not. A buffer costs its bytes when the node that defines it has run and one that touches it has not.
+//! Everything that node `p` depends on must run before `p`, and nothing that depends on `p`; every other node may run
+//! before or after. A buffer costs its bytes if its defining node has run and a node that touches it has not.
 //!
 //! ```text
 //!   has run                    has not
@@ -10,8 +10,8 @@
 //!   node --inf--> each of its predecessors
 //! ```
 //!
-//! Of the least sets that must have run, the smallest is taken: the cut nearest to the source. It is looked for in the
-//! reversed network, where it is the one nearest to the sink.
+//! Of the minimal sets, the smallest is chosen: the cut nearest to the source. In the reversed network, this is the cut
+//! nearest to the sink.
 
 use std::ops::Range;
 
@@ -45,14 +45,14 @@ pub(crate) fn least_live(graph: &Graph, profile: &Profile, place: usize, range: 
     fix(graph, &mut vertices, at, SOURCE, |node| graph.predecessors.row(node));
     fix(graph, &mut vertices, at, SINK, |node| graph.successors.row(node));
     vertices[at as usize] = Some(SINK);
-    // What is outside the range has run or has not.
+    // Nodes outside the range have run or have not.
     let place_of = profile.places();
     let vertex = |node: Node| {
         let outside = if (place_of[node as usize] as usize) < range.start { SOURCE } else { SINK };
         vertices[node as usize].unwrap_or(outside)
     };
     let mut network = Network::with_nodes(range.len() + 2);
-    // What nothing touches is there from the start to the end.
+    // A buffer that nothing touches is live from the start to the end.
     let untouched = graph.buffers.iter().zip(0..).filter(|&(_, i)| graph.touched_by.row(i).is_empty());
     let mut bytes: u64 = untouched.filter(|(s, _)| s.live_in).map(|(s, _)| s.bytes).sum();
     let mut is_seen = vec![false; graph.buffers.len()];

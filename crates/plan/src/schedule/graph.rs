@@ -1,8 +1,8 @@
-//! A region as the search sees it: nodes that must run in some order, and buffers that they touch.
+//! A region for the search: nodes that must run in some order, and the buffers that they touch.
 //!
-//! A *buffer* is bytes that are live from the first node that touches it to the last; one that is live in is there
-//! from the start, one that is live out stays to the end. While a node runs, everything it touches is live together,
-//! except that a result may take over the bytes of an operand that no later node touches.
+//! A *buffer* is live from the first node that touches it to the last; from the start if it is live in, and to the end
+//! if it is live out. While a node runs, all buffers that it touches are live together, except that a result may
+//! overwrite an operand that no later node touches.
 //!
 //! ```text
 //!   before(i)   bytes live before node i
@@ -11,11 +11,11 @@
 //!   peak      = max over i of during(i)
 //! ```
 //!
-//! A node needs the bytes it defines, or, where it runs other regions, what these need beyond its operands.
+//! A node needs the bytes that it defines, or, if it runs other regions, the bytes that these need beyond its operands.
 //!
-//! The bytes live between nodes depend only on the set of nodes that have run, and running a node early never makes
-//! it free less than running it late: live bytes are a submodular function of that set. That is what makes the
-//! shortcuts in [`search`](super::search) exact.
+//! The live bytes between nodes depend only on the set of nodes that have run, and a node that runs early frees at
+//! least as much as one that runs late: live bytes are a submodular function of that set. This makes the shortcuts in
+//! [`search`](super::search) exact.
 
 use cranelift_entity::EntityRef;
 use memplan_program::{Buffer, BufferId, NodeId, Region};
@@ -40,7 +40,7 @@ pub(crate) struct Counted {
     pub(crate) live_out: bool,
 }
 
-/// A region, indexed for the search: nodes, the order among them that every schedule keeps, and what they touch.
+/// A region, indexed for the search: nodes, the order constraints of every schedule, and the buffers that they touch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Graph {
     pub(crate) predecessors: Table,
@@ -52,7 +52,7 @@ pub(crate) struct Graph {
     pub(crate) touched_by: Table,
     /// For each node, bytes of the buffers it defines.
     pub(crate) defined_bytes: Vec<u64>,
-    /// For each node, bytes needed while it runs beyond what is live before it and what it takes over.
+    /// For each node, bytes needed while it runs in addition to live bytes before it and bytes that it takes over.
     pub(crate) needed_bytes: Vec<u64>,
     /// For each node, its [`Reuse`](memplan_program::Reuse)s: a result, how many like it, how many operands, the
     /// operands.
@@ -108,8 +108,8 @@ fn places(n: usize, order: &[NodeId]) -> Vec<u32> {
 }
 
 impl Graph {
-    /// The graph of a region. `calls` has the nodes that run other regions, each with the bytes it needs while it runs
-    /// beyond what is live before it; the others need what they define.
+    /// The graph of a region. `calls` lists the nodes that run other regions, each with the bytes it needs while it
+    /// runs in addition to live bytes before it; the others need the bytes that they define.
     pub(crate) fn new(region: Region, calls: &[(Node, u64)]) -> Graph {
         let n = region.n_nodes;
         let numbers = |(a, b): (NodeId, NodeId)| (a.as_u32(), b.as_u32());

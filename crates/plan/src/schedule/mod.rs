@@ -1,16 +1,15 @@
-//! Scheduling for memory: for each region an order of its nodes with a low peak.
+//! Scheduling for memory: orders the nodes of each region such that the peak is low.
 //!
-//! The peak is the true one: operands and results of a node are live together, except where a result is written over
-//! an operand; what a region that a node runs needs is live beside what the node holds; results stay to the end.
-//! Regions are scheduled callees first.
+//! The peak is exact: operands and results of a node are live together, except for a result that overwrites an operand;
+//! memory of regions that a node runs adds to the node's; results stay to the end. Regions are scheduled callees first.
 //!
-//! For each region several one-pass orders ([`starts`]) are made and replayed, and the best few are improved
-//! ([`search`]): exactly where few nodes are involved ([`window`]), by a minimum cut at the peak where nodes have far to
-//! go ([`cut`]). A budget counts steps, not seconds, so the same input gives the same schedule on every machine.
+//! For each region, several one-pass orders ([`starts`]) are replayed, and the best few are improved ([`search`]):
+//! exactly if few nodes are involved ([`window`]), by a minimum cut at the peak if nodes must move far ([`cut`]). A
+//! budget counts steps, not seconds, so the same input gives the same schedule on every machine.
 //!
-//! What this does not see: offsets. An order with a lower peak may pack worse, above all where results as scratch
-//! memory are the reason; who wants the best plan plans a few schedules and compares. Operands that several nodes read
-//! count for their caller throughout a call, although the call may be the last of them.
+//! Limits: offsets are not considered. An order with a lower peak may pack worse, mostly because of results used as
+//! scratch; for the best plan, try several schedules. A call's operands with several readers count as live throughout
+//! the call, although the last reader may be inside it.
 
 mod cut;
 mod graph;
@@ -32,24 +31,24 @@ pub use options::{Effort, Method, ScheduleOptions};
 /// The order found for one region.
 #[derive(Clone, Debug)]
 pub struct RegionSchedule {
-    /// Every node once, after what it depends on.
+    /// Every node once, after its dependencies.
     pub order: Vec<NodeId>,
-    /// What each way of scheduling found.
+    /// The results of each scheduling method.
     pub report: RegionReport,
 }
 
-/// What each way of scheduling one region found.
+/// The results of each scheduling method for one region.
 #[derive(Clone, Debug)]
 pub struct RegionReport {
     /// The nodes of the region.
     pub n_nodes: usize,
     /// Peaks of the orders tried, in the order in which they were tried.
     pub candidates: Vec<(Method, Bytes)>,
-    /// Where the order chosen comes from.
+    /// The method of the chosen order.
     pub chosen: Method,
-    /// The most bytes live at once, what the regions that it runs need included.
+    /// The peak of live bytes, including the needs of the regions that it runs.
     pub peak: Bytes,
-    /// Whether it is proved that no order of this region has a lower peak, those of its callees as they are.
+    /// Whether it is proved that no order of this region has a lower peak, given the orders of its callees.
     pub is_optimal: bool,
     /// Moves that the search looked at.
     pub steps: u64,
@@ -60,7 +59,7 @@ pub struct RegionReport {
 #[non_exhaustive]
 pub enum RegionError {
     /// Nodes depend on each other.
-    #[error("{node} of {region} would have to run before what it depends on")]
+    #[error("{node} of {region} would have to run before its dependencies")]
     Cycle {
         /// The region.
         region: RegionId,
@@ -68,11 +67,11 @@ pub enum RegionError {
         node: NodeId,
     },
     /// A region runs one that does not come before it.
-    #[error("{caller} runs {callee}, which does not come before it: callees come first")]
+    #[error("{caller} runs {callee}, which does not precede it: callees come first")]
     CalleeAfterCaller {
         /// The region.
         caller: RegionId,
-        /// What it runs.
+        /// The region that it runs.
         callee: RegionId,
     },
     /// The bytes do not add up within 63 bits.
@@ -83,7 +82,7 @@ pub enum RegionError {
     },
 }
 
-/// What a caller has to know about a region that has been scheduled.
+/// Facts about a scheduled region that its caller needs.
 #[derive(Clone, Copy, Debug, Default)]
 struct Inner {
     /// The most bytes live at once.
@@ -147,8 +146,8 @@ pub fn schedule_regions(
 /// Sums of bytes stay below this, so that a capacity above all of them exists.
 const LIMIT: u64 = 1 << 63;
 
-/// The bytes that each call needs while it runs beyond what is live before it, given what its callees need. What a call
-/// keeps until it is done becomes the size of its buffer.
+/// The bytes that each call needs while it runs in addition to live bytes before it, given the needs of its callees.
+/// Bytes that a call keeps until it is done become the size of its buffer.
 fn needs_of_calls(region: &mut Region, inner: &SecondaryMap<RegionId, Inner>) -> Vec<(Node, u64)> {
     let mut needs = Vec::with_capacity(region.calls.len());
     for Call { node, callees, handed_over, in_flight } in &region.calls {

@@ -1,4 +1,4 @@
-//! Bytes live along an order, kept up to date while parts of the order change.
+//! Live bytes along an order, kept up to date while parts of the order change.
 
 use super::graph::{BufferIndex, Graph, Node};
 

@@ -1,10 +1,10 @@
-//! Improving an order where its peak is.
+//! Improves an order at its peak.
 //!
-//! A node that every other node must precede or follow has the same place in every order: it cuts the problem into
-//! segments that have nothing to do with each other. The segment with the peak is searched exactly when it is small.
-//! Otherwise windows around the peak are: what is best within them is found exactly, or with a beam where there are
-//! too many states. Where that does not help, a minimum cut tells what should have run before the peak and what after,
-//! however far away. Each success moves the peak elsewhere, until nothing helps or the budget is used up.
+//! A node that every other node must precede or follow has the same position in every order: it divides the problem
+//! into independent segments. If the segment with the peak is small, it is searched exactly. Otherwise windows around
+//! the peak are searched, exactly or, with too many states, by a beam. If that does not help, a minimum cut tells which
+//! nodes should run before the peak and which after, at any distance. Each success moves the peak, until nothing helps
+//! or the budget is used up.
 
 use rustc_hash::FxHashMap;
 
@@ -121,8 +121,8 @@ impl Search<'_> {
         Step::Stuck
     }
 
-    /// First what is to run before a place, then the rest. What moves back behind the place goes right before its first
-    /// user; what moves forward goes right after the last of its operands, or what needs it, of theirs.
+    /// First the nodes to run before a place, then the rest. A node that moves back behind the place goes right before
+    /// its first user; a node that moves forward goes right after the last of its operands or of their constraints.
     fn split(&mut self, nodes: &[Node], runs_before: &[bool], place: usize) -> Vec<Node> {
         let mut index: FxHashMap<Node, usize> = FxHashMap::default();
         nodes.iter().enumerate().for_each(|(i, &node)| {
@@ -146,7 +146,7 @@ impl Search<'_> {
             at[i] = users.map(|user| at[user]).min().unwrap_or(at[i]);
         }
         let mut order: Vec<usize> = (0..nodes.len()).collect();
-        // What moves forward comes after what it goes right after, which stands before it in the old order.
+        // A node that moves forward comes after the node that it follows, which precedes it in the old order.
         order.sort_by_key(|&i| (!runs_before[i], at[i], i));
         order.into_iter().map(|i| nodes[i]).collect()
     }

@@ -1,15 +1,15 @@
-//! Orders to start from, each found in one pass.
+//! Initial orders, each found in one pass.
 //!
 //! | | picks next | source |
 //! |---|---|---|
-//! | textual | the first in the text that is ready | JAX traces in an order that is often good |
-//! | list | what frees the most | XLA's `ListMemoryScheduler` |
+//! | textual | the first ready node in the text | JAX traces in an order that is often good |
+//! | list | the node that frees the most | XLA's `ListMemoryScheduler` |
 //! | depth-first | the operand with the larger fan-out behind it | XLA's `DFSMemoryScheduler` |
 //! | post-order | operands from left to right | |
 //! | tree | the operand that needs the most beyond its result | Sethi and Ullman 1970; Liu 1987 |
-//! | reverse | from the end: what needs the fewest operands that are not needed anyway | |
-//! | given | what comes next in an order that came with the region | the caller |
-//! | breadth-first | what has been ready for longest | XLA's `BFScheduler`, for many cores at work |
+//! | reverse | from the end: the node that needs the fewest operands not needed anyway | |
+//! | given | the next node of an order that came with the region | the caller |
+//! | breadth-first | the node that has been ready for longest | XLA's `BFScheduler`, for many cores at work |
 //!
 //! All take n log n time in nodes and edges.
 
@@ -43,13 +43,13 @@ fn by_place(graph: &Graph, place: impl Fn(Node) -> u32) -> Vec<Node> {
     order
 }
 
-/// Always the ready node that frees the most bytes beyond what it defines, then the one with more users.
+/// Always the ready node that frees the most bytes in addition to those that it defines, then the one with more users.
 pub(crate) fn list(graph: &Graph) -> Vec<Node> {
     let mut waiting = graph.in_degrees();
     let mut state = graph.start();
     let mut is_done = vec![false; graph.len()];
     let key = |remaining: &[u32], node: Node| {
-        // What touches no memory only delays its users.
+        // A node that touches no memory only delays its users.
         let is_idle = graph.touches.row(node).is_empty() && graph.needed_bytes[node as usize] == 0;
         let gain = graph.freed(remaining, node) as i64 - graph.defined_bytes[node as usize] as i64;
         (is_idle, gain, graph.successors.row(node).len(), Reverse(node))
@@ -103,7 +103,7 @@ pub(crate) fn post_order(graph: &Graph) -> Vec<Node> {
 /// Depth first from the results, operands first that need much more while they are computed than afterwards. Best
 /// possible for trees whose nodes leave no less behind than they found.
 pub(crate) fn tree(graph: &Graph, textual: &[Node]) -> Vec<Node> {
-    // Peak while a subtree is computed, as if nothing were shared, and what it leaves.
+    // The peak of a subtree, as if nothing were shared, and the bytes that remain after it.
     let mut peak = vec![0u64; graph.len()];
     let left = |node: Node| graph.defined_bytes[node as usize];
     let mut operands: Vec<Node> = Vec::new();
@@ -122,8 +122,8 @@ pub(crate) fn tree(graph: &Graph, textual: &[Node]) -> Vec<Node> {
     visit(graph, |node| Reverse(peak[node as usize] - left(node)))
 }
 
-/// From the end: always the node that leaves the fewest bytes live before it. What is ready has all its users behind
-/// it, so its results cost nothing any more, and its operands are live from here on backwards.
+/// From the end: always the node that leaves the fewest bytes live before it. All users of a ready node come after it,
+/// so its results cost nothing any more, and its operands are live from here on backwards.
 pub(crate) fn reverse(graph: &Graph) -> Vec<Node> {
     let out_degrees = graph.nodes().map(|node| graph.successors.row(node).len() as u32);
     let mut waiting: Vec<u32> = out_degrees.collect();

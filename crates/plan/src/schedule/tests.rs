@@ -1,4 +1,4 @@
-//! Properties on random graphs, with all topological orders as the oracle.
+//! Properties on random graphs, compared with all topological orders.
 
 use cranelift_entity::EntityRef;
 use memplan_program::{Buffer, BufferId, NodeId, Region, Reuse};
@@ -60,7 +60,7 @@ fn random_graph(random: &mut Random, n: usize) -> Graph {
             region.dependencies.push((NodeId::new(random.below(node.index() as u64) as usize), node));
         }
     }
-    // What nothing touches is not part of a problem.
+    // Buffers that nothing touches are not part of a problem.
     for (buffer, counted) in &mut region.buffers {
         if region.touches.iter().all(|touch| touch.1 != buffer) && !counted.live_out {
             counted.bytes = Bytes::ZERO;

@@ -1,14 +1,14 @@
-//! Exact and beam search over the orders of up to 128 nodes that run one after another.
+//! Exact and beam search over the orders of up to 128 consecutive nodes.
 //!
-//! A state is the set of nodes of the window that have run; the bytes live then depend on nothing else. The exact
-//! search takes states in order of the peak on the way to them, so the first complete one is best (a bottleneck
-//! Dijkstra over downsets). *Free moves* keep the number of states small: a ready node that leaves no more bytes than
-//! it found, and needs no more than the peak so far, runs at once. Live bytes are a submodular function of the set of
-//! nodes that have run, so whatever order is best afterwards stays so with this node moved to the front.
+//! A state is the set of window nodes that have run; the live bytes depend on nothing else. The exact search visits
+//! states in order of the peak on the path to them, so the first complete one is best (a bottleneck Dijkstra over
+//! downsets). *Free moves* keep the number of states small: a ready node that leaves no more bytes than before, and
+//! needs no more than the peak so far, runs at once. Live bytes are a submodular function of the set of nodes that have
+//! run, so the best later order stays best with this node moved to the front.
 //!
-//! Before that comes a search that *commits*: when a state is reached from an earlier one with no more bytes live and
-//! no higher peak, the earlier state's other continuations are given up. That is right unless some of the nodes run in
-//! between would better have waited, so it finds good orders soon, and proves nothing.
+//! Before that, a search *commits*: when it reaches a state from an earlier one with no more live bytes and no higher
+//! peak, it drops the earlier state's other continuations. This is right unless some of the nodes in between should
+//! have waited, so it finds good orders soon, and proves nothing.
 //!
 //! ```text
 //!   bytes        hill
@@ -71,7 +71,7 @@ struct WindowBuffer {
     stays: bool,
 }
 
-/// What a search of a window found.
+/// The result of a search of a window.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SearchResult {
     /// Places in the old order, in the new one; `None` when nothing below the limit was found.
@@ -174,7 +174,7 @@ impl Window {
         SearchResult { order, is_exhaustive: false, steps: steps + search.steps }
     }
 
-    /// A bound on the peak of every order: what is live across the window, and what one node touches.
+    /// A bound on the peak of every order: live bytes across the window, plus the bytes that one node touches.
     fn floor(&self) -> u64 {
         let sum = |f: fn(&WindowBuffer) -> bool| -> u64 {
             self.buffers.iter().filter(|s| f(s)).map(|s| s.bytes).sum()

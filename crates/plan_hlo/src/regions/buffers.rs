@@ -29,7 +29,7 @@ impl Build<'_, '_> {
     /// Lists the values that appear here, each at its first appearance.
     pub(super) fn find_values(&mut self) {
         for &id in self.body() {
-            // What neither a parameter nor a node shows first is a constant.
+            // A value first seen neither at a parameter nor at a node is a constant.
             let is_parameter = matches!(self.source.module.instructions[id].op, Op::Parameter { .. });
             let node = if is_parameter { None } else { self.node(id) };
             let values: Vec<ValueId> = self.source.values_of(id).collect();
@@ -124,7 +124,7 @@ impl Build<'_, '_> {
         buffer
     }
 
-    /// What comes in and is neither touched nor returned is dead from the start.
+    /// Values that enter and are neither touched nor returned are dead from the start.
     fn forget_unused(&mut self) {
         let mut is_touched: SecondaryMap<BufferId, bool> = SecondaryMap::new();
         is_touched.resize(self.region.buffers.len());

@@ -9,7 +9,7 @@ use rustc_hash::FxHashSet;
 use super::{Build, Neighbors};
 
 impl Build<'_, '_> {
-    /// What runs within nodes, and which operands are counted there.
+    /// Finds the computations that run inside nodes, and the operands that count there.
     pub(super) fn find_calls(&mut self) {
         for node in self.instructions.keys() {
             let id = self.instructions[node];

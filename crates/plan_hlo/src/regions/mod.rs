@@ -1,18 +1,18 @@
-//! The regions that scheduling works on, one for each computation, read off the module.
+//! The regions for scheduling, one for each computation of the module.
 //!
-//! A node is an instruction that computes something. What only passes values on (tuple, get-tuple-element, bitcast,
-//! ...) takes no part in the search: it is put right before its first user afterwards. Where such an instruction
-//! gathers several nodes it becomes a node that touches nothing, so that the number of edges stays linear.
+//! A node is an instruction that computes something. Instructions that only pass values on (tuple, get-tuple-element,
+//! bitcast, ...) are not searched: afterwards they are placed right before their first user. If such an instruction has
+//! several nodes as operands, it becomes a node that touches nothing, so that the number of edges stays linear.
 //!
-//! A buffer of a region is what values of one must-alias buffer occupy while they follow one another without a gap: an
-//! operand and the result written into it, the initial state of a loop and the state after it. Values with a gap between
-//! them, such as the old and the new state within a loop's body, are buffers of their own. Either way the readers of one
-//! value must run before the next value of the must-alias buffer is written: these edges keep every order legal for the
-//! must-alias buffers as they are.
+//! A buffer of a region is the memory of consecutive values of one must-alias buffer: an operand and the result written
+//! into it, the initial state of a loop and the state after it. Values with a gap in between, such as the old and the
+//! new state in a loop's body, are separate buffers. In both cases, the readers of one value must run before the next
+//! value of the must-alias buffer is written: these edges keep every order legal for the must-alias buffers as they
+//! are.
 //!
-//! Each byte is counted by one computation: loop state that changes by the body, arguments of a call that nothing
-//! else reads by the callee, other arguments by the caller. Parameters that the caller of the program keeps, and
-//! constants, are there under every order and count nowhere.
+//! Each byte is counted in one computation: changing loop state in the body, arguments of a call without other readers
+//! in the callee, other arguments in the caller. Parameters that the program's caller keeps, and constants, exist in
+//! every order and are not counted.
 
 mod buffers;
 mod calls;
@@ -66,7 +66,7 @@ pub(crate) fn regions(
     (regions, nodes)
 }
 
-/// What the regions are built from.
+/// The data that regions are built from.
 struct Source<'a> {
     module: &'a Module,
     graph: &'a CallGraph,
@@ -80,11 +80,11 @@ struct Source<'a> {
     handed_over: SecondaryMap<ComputationId, FxHashSet<ValueId>>,
     /// Whether a computation has an instruction whose place among the others must not change.
     is_pinned: SecondaryMap<ComputationId, bool>,
-    /// Place of each value among those of the computation at hand.
+    /// The index of each value in the current computation.
     local: SecondaryMap<ValueId, Local>,
-    /// What must have run before an instruction's result is there; for computations already built.
+    /// The nodes that must run before an instruction's result exists, for computations already built.
     after: SecondaryMap<InstructionId, Option<After>>,
-    /// What an asynchronous computation keeps live, by the instructions of its chain.
+    /// Values that an asynchronous computation keeps live, by the instructions of its chain.
     in_flight: SecondaryMap<InstructionId, Option<BufferId>>,
     /// Tells the computation at hand from earlier ones.
     stamp: u32,
@@ -131,12 +131,12 @@ impl<'a> Source<'a> {
         source
     }
 
-    /// Whether an instruction keeps its place among others of its kind: side effects, and the two ends of
-    /// asynchronous operations, whose distance is what they are for.
+    /// Whether an instruction keeps its position among others of its kind: side effects, and the two ends of
+    /// asynchronous operations, whose distance is their purpose.
     fn is_pinned(&self, id: InstructionId) -> bool {
         let instruction = &self.module.instructions[id];
         let op = &instruction.op;
-        // Devices that run the same schedule meet in the same collectives, whatever the order.
+        // Devices that run the same schedule meet in the same collectives, in any order.
         let acts = op.has_side_effect() && op.collective().is_none();
         let runs_pinned =
             || op.runs_callees() && instruction.called.iter().any(|&callee| self.is_pinned[callee]);
@@ -208,7 +208,7 @@ impl<'s, 'a> Build<'s, 'a> {
         }
     }
 
-    /// Makes nodes of instructions that compute, and of those that gather several nodes for a user.
+    /// Makes nodes of instructions that compute, and of instructions that pass several nodes to a user.
     fn number_nodes(&mut self) {
         let module = self.source.module;
         let mut is_used: FxHashSet<InstructionId> = FxHashSet::default();

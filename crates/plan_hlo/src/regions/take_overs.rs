@@ -35,7 +35,7 @@ impl Build<'_, '_> {
                 }
                 let index = source.flow.positions.shape_index(position);
                 let shape = source.module.shape(id).subshape(index).expect("positions are parts");
-                // All results of one shape may take over the same operands, but for those of a sort.
+                // All results of one shape may take over the same operands, except for a sort's.
                 let is_sort = matches!(source.module.instructions[id].op, Op::Sort { .. });
                 if let Some((_, group)) = groups.iter_mut().find(|g| g.0 == shape && !is_sort) {
                     group.n_results += 1;

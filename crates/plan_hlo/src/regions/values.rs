@@ -37,7 +37,7 @@ pub(super) fn value_bytes(
     for (id, value) in flow.values.iter() {
         let instruction = flow.positions.instruction(value.definition);
         let counts = match value.kind {
-            // A parameter that is handed back is an argument all the same.
+            // A returned parameter is still an argument.
             ValueKind::Parameter => given.contains(&id),
             _ => !returned.contains(&id),
         };

@@ -1,11 +1,11 @@
-//! The chunks of a pool: filing the free ones, taking and splitting one, freeing and merging.
+//! The chunks of a pool: binning free ones, allocating and splitting, freeing and merging.
 
 use memplan_memory::Alignment;
 
 use super::{Bfc, Chunk, Fit, LARGEST_WASTE, bin};
 use crate::End;
 
-/// Whose a chunk is. A pool with one end has lower chunks only.
+/// The owner of a chunk. A pool with one end has only lower chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Tag {
     /// Free between the two ends, for both.
@@ -68,7 +68,7 @@ impl Bfc {
             }
     }
 
-    /// Takes the low end of a free chunk. What alignment skips becomes a hole of the lower end.
+    /// Takes the low end of a free chunk. Bytes skipped for alignment become a hole of the lower end.
     fn occupy_low(&mut self, address: u64, fit: &Fit) -> u64 {
         let chunk = self.unfile(address);
         let skipped = padding(address, fit.alignment);
@@ -87,8 +87,8 @@ impl Bfc {
         self.occupy(start, used, fit)
     }
 
-    /// Takes the high end of a free chunk, or all of a hole whose rest is not worth splitting off. What alignment skips
-    /// becomes a hole of the upper end.
+    /// Takes the high end of a free chunk, or all of a hole whose rest is too small to split off. Bytes skipped for
+    /// alignment become a hole of the upper end.
     fn occupy_high(&mut self, address: u64, fit: &Fit) -> u64 {
         let chunk = self.unfile(address);
         let end = address + chunk.size;
@@ -169,8 +169,8 @@ impl Bfc {
         }
     }
 
-    /// Merges freed chunks whatever their times, the longest freed first, until one is large enough. The merged chunk
-    /// has the latest of its times. Returns whether one was.
+    /// Merges freed chunks with any times, the longest freed first, until one is large enough. The merged chunk has the
+    /// latest of its times. Returns whether one was large enough.
     pub(super) fn merge_unsafe(&mut self, size: u64) -> bool {
         let pending: Vec<u64> = std::mem::take(&mut self.pending).into();
         let mut is_satisfied = false;

@@ -1,4 +1,4 @@
-//! What a pool looks like, as the allocator logs it when a request fails.
+//! A dump of a pool, as the allocator logs it when a request fails.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -22,7 +22,7 @@ pub struct BinUsage {
     pub bytes: Bytes,
     /// Bytes of those in use.
     pub in_use: Bytes,
-    /// Bytes that were asked for, of those in use.
+    /// The requested bytes of chunks in use.
     pub requested: Bytes,
 }
 
@@ -43,9 +43,9 @@ impl Bfc {
         bins
     }
 
-    /// What the pool looks like from its start to its end: a strip of 100 characters, `_` free, `*` asked for and in
-    /// use, `x` in use but only because of rounding. A cell shows the last thing in it, and in a chunk what was asked
-    /// for before what was not. Empty when the pool has no region.
+    /// The pool from its start to its end: a strip of 100 characters, `_` free, `*` requested and in use, `x` in use
+    /// only because of rounding. A cell shows the last thing in it, with requested bytes of a chunk first. Empty if the
+    /// pool has no region.
     pub fn strip(&self) -> String {
         let mut cells = vec![b'_'; if self.reserved > 0 { CELLS as usize } else { 0 }];
         let cell = |at: u64| (u128::from(at) * u128::from(CELLS) / u128::from(self.reserved)) as usize;

@@ -1,21 +1,21 @@
-//! The best-fit-with-coalescing allocator that GPU runtimes use, as a simulator.
+//! A simulator of the best-fit-with-coalescing allocator of GPU runtimes.
 //!
-//! A pool consists of regions, a region of chunks that follow each other without a gap, each free or in use. Free
-//! chunks are filed by size into 21 bins of doubling sizes, 256 bytes in the first, 256 MiB and more in the last; a
-//! request takes the smallest chunk that fits, and gives back the rest when that is large enough to be worth it. A
-//! freed chunk merges with its free neighbors at once, or, where frees carry times, once the device has come that far.
+//! A pool consists of regions, a region of adjacent chunks, each free or in use. Free chunks are in 21 bins of doubling
+//! sizes, 256 bytes in the first, 256 MiB and more in the last; a request takes the smallest chunk that fits, and
+//! returns the rest if it is large enough. A freed chunk merges with its free neighbors at once, or, if frees have
+//! times, when the device has reached that time.
 //!
-//! A pool with two ends keeps collective memory apart from everything else, without a fixed border:
+//! A pool with two ends separates collective memory from everything else, without a fixed border:
 //!
 //! ```text
 //! 0                                                            limit
 //! | lower | hole | lower |          gap          | upper | hole | upper |
 //! ```
 //!
-//! Each end reuses its own holes only, then carves from the gap, so that its offsets depend on nothing but its own
-//! requests until the gap is used up. What is freed beside the gap rejoins it, with the holes behind it.
+//! Each end reuses only its own holes, then allocates from the gap, so its offsets depend only on its own requests
+//! until the gap is used up. Chunks freed beside the gap rejoin it, with the holes behind them.
 //!
-//! The rules are those of XLA's `BFCAllocator` (`xla/tsl/framework/bfc_allocator.h`), itself after Doug Lea's malloc.
+//! The rules are those of XLA's `BFCAllocator` (`xla/tsl/framework/bfc_allocator.h`), which follows Doug Lea's malloc.
 //! Waiting for other threads to free is part of [`replay`](crate::replay), since a pool alone has no time.
 
 mod chunks;
@@ -54,7 +54,7 @@ pub struct Options {
     pub fragmentation_fraction: f64,
     /// Whether the two kinds of requests fill the pool from its two ends. Such a pool does not double.
     pub two_ended: bool,
-    /// Whether frees carry times: what is freed stays apart until [`Bfc::set_safe_frontier`] passes it.
+    /// Whether frees have times: a freed chunk stays apart until [`Bfc::set_safe_frontier`] passes its time.
     pub timestamps: bool,
 }
 
@@ -66,7 +66,7 @@ pub enum Growth {
     /// A region of 2 MiB, and each following one twice as large.
     Doubling,
     /// A first region, extended at its upper end: XLA's experimental growth of pools with two ends. Only the upper end
-    /// asks for more, and what is appended stays its own.
+    /// requests more, and owns the appended memory.
     Append(Append),
 }
 
@@ -75,7 +75,7 @@ pub enum Growth {
 pub struct Append {
     /// Bytes of the first region.
     pub first: Bytes,
-    /// What is appended is a multiple of this, as far as the limit allows.
+    /// Appended memory is a multiple of this, as far as the limit allows.
     pub increment: Bytes,
     /// Bytes of the device that are left to others.
     pub headroom: Bytes,
@@ -124,7 +124,7 @@ impl Options {
 pub struct Chunk {
     /// Bytes, a multiple of [`GRANULE`].
     pub size: u64,
-    /// Bytes that were asked for; `None` when the chunk is free.
+    /// Requested bytes; `None` if the chunk is free.
     pub requested: Option<u64>,
     /// When it was freed, while that matters; 0: long ago.
     pub freed_at: u64,
@@ -137,12 +137,12 @@ pub struct Bfc {
     options: Options,
     /// Bytes by first address. Regions never merge, and the addresses between them belong to nobody.
     regions: BTreeMap<u64, u64>,
-    /// By first address. Those of a region cover it, and no two free ones are neighbors within it, unless frees carry
-    /// times: then, as in the original, a chunk merges once with what is mergeable beside it, which may leave more.
+    /// By first address. The chunks of a region cover it, and no two free ones are adjacent, unless frees have times:
+    /// then, as in the original, a chunk merges once with its mergeable neighbors, which may leave more.
     chunks: BTreeMap<u64, Chunk>,
     /// The free chunks without the gap, in the order in which they are tried.
     bins: [BTreeSet<chunks::Key>; BINS],
-    /// Where the gap between the two ends begins, if there is any.
+    /// The beginning of the gap between the two ends, if there is one.
     gap: Option<u64>,
     /// The size of the next region, when the pool doubles.
     next_region: u64,
@@ -220,7 +220,7 @@ impl Bfc {
         steps.into_iter().find_map(|step| if step(self, &fit) { self.take(&fit) } else { None })
     }
 
-    /// Frees what was allocated at an address. Returns whether there was anything.
+    /// Frees the allocation at an address. Returns whether there was one.
     pub fn free(&mut self, address: u64) -> bool {
         let Some(Chunk { size, requested: Some(requested), .. }) = self.chunks.get(&address).copied() else {
             return false;

@@ -1,11 +1,11 @@
-//! The regions of a pool: taking one more from the device, and giving back those that nobody uses.
+//! The regions of a pool: allocating one from the device, and returning unused ones.
 
 use super::chunks::Tag;
 use super::{Append, Bfc, Chunk, FIRST_REGION, Fit, Growth, rounded};
 use crate::GRANULE;
 
-/// A device that refuses a region is asked for this share of it. A 32-bit number, as in the original, since that decides
-/// the last bits of large sizes.
+/// After the device refuses a region, the pool requests this share of it. A 32-bit number, as in the original, since
+/// that decides the last bits of large sizes.
 const BACKPEDAL: f32 = 0.9;
 
 impl Bfc {
@@ -52,7 +52,7 @@ impl Bfc {
         fit.tag == Tag::Upper && bytes >= fit.size && bytes <= left && self.add_region(bytes)
     }
 
-    /// Whether the upper end may carve a request from the gap without touching what is kept for the lower end.
+    /// Whether the upper end may allocate a request from the gap without using the lower end's reserve.
     pub(super) fn leaves_the_reserve(&self, gap: u64, fit: &Fit) -> bool {
         let Growth::Append(Append { collective_reserve, .. }) = self.options.growth else { return true };
         fit.tag != Tag::Upper || gap + self.chunks[&gap].size - fit.size >= collective_reserve.0

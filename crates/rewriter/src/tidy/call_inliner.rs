@@ -1,4 +1,4 @@
-//! `call-inliner`: puts the instructions of a called computation in place of the call.
+//! `call-inliner`: replaces a call by the instructions of the called computation.
 //!
 //! ```text
 //! square { p = f32[4] parameter(0)
@@ -9,11 +9,11 @@
 //! }                                               }
 //! ```
 //!
-//! A computation with several callers is copied into each. Framework names nest: the name of the call is put in front
-//! of those of the callee's instructions.
+//! A computation with several callers is copied into each. Framework names nest: the name of the call prefixes those of
+//! the callee's instructions.
 //!
 //! Leaves alone: calls with control dependencies, calls marked `inlineable="false"` or for another kind of processor
-//! (`_xla_compute_type`), callees of another execution thread, and whatever would grow the module beyond
+//! (`_xla_compute_type`), callees of another execution thread, and calls that would grow the module beyond
 //! [`MAX_INLINED_PER_INSTRUCTION`]. Requires nothing. *Changed* means that a call was inlined.
 
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::{Context, PassError, PassFn};
 
 /// Puts callees in place of calls.
 pub const CALL_INLINER: PassFn =
-    PassFn { name: "call-inliner", description: "put called computations in place of their calls", run };
+    PassFn { name: "call-inliner", description: "replace calls by the called computations", run };
 
 /// Most copies made for each instruction of the module. JAX programs copy each function a handful of times; a chain
 /// of functions that each call the next one twice doubles with every link.
@@ -35,7 +35,7 @@ pub const MAX_INLINED_PER_INSTRUCTION: usize = 64;
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     let mut budget = MAX_INLINED_PER_INSTRUCTION * (module.instruction_count() + 1024);
     let mut rewriter = Rewriter::new(module);
-    // Callees come first, so what is copied into a caller has been inlined itself.
+    // Callees come first, so a computation is copied into its caller after inlining in it.
     rewriter.sweep(|r, id| {
         if !may_inline(r, id) {
             return None;
@@ -60,8 +60,8 @@ fn may_inline(r: &Rewriter<'_>, id: InstructionId) -> bool {
         }
 }
 
-/// Copies a computation to where `site` stands, parameters replaced by arguments, and returns the copy of its root.
-/// `site`, which nothing waits for, is about to be replaced by it, whether or not the callee has side effects: those are
+/// Copies a computation to the position of `site`, with arguments for parameters, and returns the copy of its root.
+/// `site`, which nothing waits for, will be replaced by it, whether or not the callee has side effects: those are
 /// copied too.
 pub fn inline(
     r: &mut Rewriter<'_>,
@@ -70,7 +70,7 @@ pub fn inline(
     arguments: &[InstructionId],
 ) -> InstructionId {
     let metadata = r.get(site).metadata.as_ref();
-    // What is fused is called by its full name inside.
+    // Instructions inside a fusion have their full names.
     let prefix = match r.op(site) {
         Op::Fusion(_) => Default::default(),
         _ => metadata.map(|metadata| metadata.op_name.clone()).unwrap_or_default(),
@@ -108,7 +108,7 @@ fn base_name(name: &str) -> &str {
     }
 }
 
-/// What has no source line gets that of the call.
+/// Instructions without a source line get the call's.
 fn with_lines(site: Option<&Metadata>, mut metadata: Arc<Metadata>) -> Arc<Metadata> {
     let has_lines = |metadata: &Metadata| metadata.stack_frame_id != 0 || !metadata.source_file.is_empty();
     if let Some(site) = site.filter(|site| has_lines(site) && !has_lines(&metadata)) {

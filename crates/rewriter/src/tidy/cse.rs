@@ -1,4 +1,4 @@
-//! `cse`: computes what is computed twice only once.
+//! `cse`: computes equal values only once.
 //!
 //! ```text
 //! a = f32[4] exponential(p)             a = f32[4] exponential(p)
@@ -6,14 +6,14 @@
 //! ROOT r = f32[4] add(a, b)
 //! ```
 //!
-//! Two instructions are the same when operation, attributes, result shape and operands are; the operands of
-//! commutative operations may be swapped. Called computations are compared by what they compute: JAX writes one `add`
-//! region per reduction, and all of them become one.
+//! Two instructions are equal if operation, attributes, result shape and operands are; the operands of commutative
+//! operations may be swapped. Called computations are compared by content: JAX writes one `add` region per reduction,
+//! and all of them become one.
 //!
 //! Leaves alone: side effects, random numbers, collectives, parameters, control dependencies, storage without contents,
-//! references, which stand for memory of their own, and loops, whose states are large enough that it matters which of two is alive when. Layouts count only where the module has chosen them.
-//! Requires nothing. *Changed* means that an instruction or a computation was merged into another. Linear, since
-//! candidates are found by a hash of everything compared.
+//! references, each of which has its own memory, and loops, whose states are so large that it matters which of two is
+//! live when. Layouts count only if the module has chosen them. Requires nothing. *Changed* means that an instruction
+//! or a computation was merged into another. Linear, since candidates are found by a hash of everything compared.
 
 use std::hash::{Hash, Hasher};
 
@@ -51,7 +51,7 @@ impl Pass for Cse {
     }
 
     fn description(&self) -> &'static str {
-        "compute what is computed twice only once"
+        "compute equal values only once"
     }
 
     fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {

@@ -1,4 +1,4 @@
-//! `dce`: drops instructions whose value nothing needs, and computations that nothing calls.
+//! `dce`: drops instructions whose value is not needed, and computations without callers.
 //!
 //! ```text
 //! ENTRY main {                          ENTRY main {

@@ -1,4 +1,4 @@
-//! Three passes that others run on what they made.
+//! Three passes that others run on their results.
 
 mod call_inliner;
 mod cse;

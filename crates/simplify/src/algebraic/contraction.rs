@@ -1,4 +1,4 @@
-//! Dots: transposes folded into dimension numbers, and products that sum over nothing.
+//! Dots: transposes folded into dimension numbers, and products without a contracted dimension.
 
 use memplan_ir::indexing::{Source, operands_read};
 use memplan_ir::{BinaryOp, Dimensions, Dot, DotOperand, ElementType, InstructionId, Op, Scalar, Shape};

@@ -1,4 +1,4 @@
-//! Conversions that change nothing, or that two of are one.
+//! Conversions that change nothing, and pairs of conversions that are one.
 
 use memplan_ir::{ElementType, InstructionId, Op};
 use memplan_rewriter::Rewriter;

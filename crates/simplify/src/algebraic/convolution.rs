@@ -40,7 +40,7 @@ fn fold_input(
                     return Some((input, convolution, false));
                 }
             }
-            // Padding between padded elements cannot be said in one window.
+            // One window cannot express padding between padded elements.
             if window.iter().any(|w| w.base_dilation != 1) {
                 return Some((input, convolution, false));
             }

@@ -9,8 +9,8 @@
 //! ROOT r = f32[8,1] multiply(a, 2)           =>   ROOT r = f32[8,1] reshape(m)
 //! ```
 //!
-//! A broadcast computes less this way. A reshape costs nothing where it is; further down it meets others, and what is
-//! computed both with and without ones among its dimensions turns out to be the same.
+//! This way a broadcast computes less. A reshape costs nothing in either place; further down it meets other reshapes,
+//! so that computations with and without extra dimensions become equal.
 
 use memplan_ir::{Dimensions, InstructionId, Op, Shape};
 use memplan_rewriter::Rewriter;

@@ -1,4 +1,4 @@
-//! Which dimensions of an array become which when it is reshaped.
+//! Tracks dimensions through a reshape.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Slices, updates, gathers and scatters at indices that are known, or that do not matter.
+//! Slices, updates, gathers and scatters at indices that are known or irrelevant.
 
 use memplan_ir::{
     Dimensions, ElementType, GatherDimensions, InstructionId, Literal, Op, PaddingDimension, Scalar, Shape,
@@ -56,7 +56,7 @@ pub(super) fn dynamic_slice(r: &mut Rewriter<'_>, id: InstructionId) -> Option<I
     changed.then(|| r.emit(Op::DynamicSlice { slice_sizes }, [x].into_iter().chain(indices), shape))
 }
 
-/// An update of everything, of nothing, with what is there, or of what is overwritten.
+/// An update of everything, of nothing, with the same value, or of an operand that is overwritten anyway.
 pub(super) fn dynamic_update_slice(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     let (x, update) = (r.operand(id, 0), r.operand(id, 1));
     let (extents, sizes, shape) = (r.dimensions(x)?, r.dimensions(update)?, r.shape(id).clone());
@@ -121,7 +121,7 @@ pub(super) fn gather(r: &mut Rewriter<'_>, id: InstructionId) -> Option<Instruct
     let is_single = index_extents.iter().product::<i64>() == n_indices as i64
         && numbers.operand_batching_dims.is_empty()
         && n_indices > 0;
-    // Offset dimensions keep their order, so what is left after dropping ones is the slice.
+    // Offset dimensions keep their order, so dropping ones leaves the slice.
     if !is_single || numbers.collapsed_slice_dims.iter().any(|&d| numbers.slice_sizes[d as usize] != 1) {
         return None;
     }
@@ -202,8 +202,9 @@ pub(super) fn sort(r: &mut Rewriter<'_>, id: InstructionId) -> Option<Instructio
     }
 }
 
-/// The start indices of a slice of the dynamic slice `wide`, seen from what that one slices, if nobody else reads it.
-/// Along each dimension one of the two must take everything: then it starts at zero, and the other is clamped as before.
+/// The start indices of a slice of the dynamic slice `wide`, relative to the operand of `wide`, if that has no other
+/// reader. Along each dimension one of the two must take everything: then it starts at zero, and the other is clamped
+/// as before.
 fn starts_of_both(
     r: &Rewriter<'_>,
     wide: InstructionId,
@@ -260,7 +261,7 @@ fn known_starts(
     indices.iter().enumerate().map(start).collect()
 }
 
-/// Where a slice is as long as the array, its start is clamped to zero whatever the index says.
+/// If a slice is as long as the array, its start is clamped to zero for any index.
 fn zero_where_whole(
     r: &mut Rewriter<'_>,
     indices: &[InstructionId],

@@ -13,7 +13,7 @@ pub(super) fn compare(r: &mut Rewriter<'_>, id: InstructionId) -> Option<Instruc
     if let Some(outcome) = known_outcome(r, direction, a, b, element_type) {
         return splat(r, id, outcome);
     }
-    // A constant stands on the right, so that later rules look in one place.
+    // Constants go to the right, so that later rules look in one place.
     if r.splat(a).is_some() && r.splat(b).is_none() {
         let op = Op::Compare { direction: swapped(direction), comparison_type };
         let shape = r.shape(id).clone();
@@ -76,7 +76,7 @@ pub(super) fn select(r: &mut Rewriter<'_>, id: InstructionId) -> Option<Instruct
             return Some(r.emit(Op::Binary(BinaryOp::And), [predicate, on_true], shape));
         }
     }
-    // What a nested selection by the same predicate would choose is known.
+    // The choice of a nested selection by the same predicate is known.
     let nested =
         |branch: InstructionId| matches!(r.op(branch), Op::Select) && r.operand(branch, 0) == predicate;
     if nested(on_true) || nested(on_false) {
@@ -141,7 +141,7 @@ fn range(r: &Rewriter<'_>, id: InstructionId) -> Option<(i64, i64)> {
             (element_type.is_integral() && fits).then_some((0, largest))
         }
         Op::Broadcast { .. } | Op::Reshape { .. } | Op::Transpose { .. } | Op::Slice { .. } => {
-            // One step only: what lies below has been simplified towards this one.
+            // One step only: the operands have been simplified towards this one.
             let inner = r.operand(id, 0);
             matches!(r.op(inner), Op::Iota { .. }).then(|| range(r, inner)).flatten()
         }

@@ -10,13 +10,13 @@
 //! m = f32[8,4] multiply(u, e)               =>
 //! ```
 //!
-//! The rules are grouped by what they simplify, one file each. They share a discipline:
+//! The rules are grouped by operation, one file each. They obey these principles:
 //!
 //! * A rule looks at an instruction and below it, never at its users, so that one sweep in order is a fixpoint.
 //! * Integers keep their value bit for bit. Floating-point identities hold for NaN and infinities. `x + 0` is `x`
 //!   although it changes the sign of a negative zero, as in XLA; sums may be taken in another order.
-//! * No rule makes memory worse: what it makes has at most the bytes of what it replaces, counting what other users
-//!   keep alive. Rules that would compute something expensive twice ask for a single use.
+//! * No rule increases memory: its result has at most the bytes of the instructions that it replaces, counting those
+//!   that other users keep alive. Rules that would duplicate an expensive operation require a single use.
 //!
 //! Leaves alone: dynamic shapes, and modules whose layouts count (scheduled, or with bitcasts), since a transpose that
 //! is free in one layout is a copy in another. Requires nothing. *Changed* means that an instruction was replaced.
@@ -52,7 +52,7 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     Ok(rewriter.finish())
 }
 
-/// What stands for an instruction, if something simpler does.
+/// The simpler replacement of an instruction, if there is one.
 fn simplify(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     if r.is_pinned(id) {
         return None;

@@ -1,7 +1,7 @@
 //! Operations that move elements without computing: broadcast, reshape, transpose, reverse, iota.
 //!
-//! In what these rules leave, a broadcast has no operand dimension of extent one, nothing is moved twice in a row,
-//! and what only renames dimensions is a reshape.
+//! After these rules, no broadcast has an operand dimension of extent one, nothing is moved twice in a row, and
+//! operations that only rename dimensions are reshapes.
 
 use memplan_ir::{ArrayLiteral, Dimensions, InstructionId, Literal, Op, Scalar, Shape};
 use memplan_rewriter::Rewriter;
@@ -164,7 +164,7 @@ pub(super) fn reverse(r: &mut Rewriter<'_>, id: InstructionId) -> Option<Instruc
         dimensions.iter().copied().filter(|d| extents[*d as usize] > 1 && varies(d)).collect();
     let mut source = x;
     if let Op::Reverse { dimensions: undone } = &inner {
-        // What is reversed twice is not reversed.
+        // Two reversals cancel.
         let (first, second): (Dimensions, Dimensions) = (undone.clone(), kept.clone());
         kept.retain(|d| !first.contains(d));
         kept.extend(first.iter().copied().filter(|d| !second.contains(d)));

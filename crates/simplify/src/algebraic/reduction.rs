@@ -1,4 +1,4 @@
-//! Reductions of what is moved, repeated or reduced already.
+//! Reductions of moved, repeated or already reduced values.
 
 use memplan_ir::{
     BinaryOp, ComputationId, Dimensions, InstructionId, Op, PaddingDimension, Scalar, Shape, SliceDimension,
@@ -15,7 +15,7 @@ struct Reduction {
     init: InstructionId,
     dimensions: Dimensions,
     reducer: ComputationId,
-    /// What the reducer computes.
+    /// The reducer's operation.
     op: BinaryOp,
     /// Whether the initial value changes nothing.
     is_neutral: bool,
@@ -80,7 +80,7 @@ fn neutral(op: BinaryOp, value: Scalar) -> bool {
     }
 }
 
-/// Only dimensions of extent one are reduced: what is left is each element, combined with the initial value.
+/// Only dimensions of extent one are reduced: the result is each element, combined with the initial value.
 fn reduce_nothing(r: &mut Rewriter<'_>, reduction: &Reduction) -> InstructionId {
     let shape = r.shape(reduction.id).clone();
     let to = shape.as_array().expect("a reduction of one array is an array").dimensions.clone();
@@ -113,7 +113,7 @@ fn reduce_broadcast(r: &mut Rewriter<'_>, reduction: &Reduction, map: &[i64]) ->
         _ => false,
     };
     let source = r.operand(x, 0);
-    // Where the dimensions that are left end up, once the reduced ones are gone.
+    // The new positions of the remaining dimensions, without the reduced ones.
     let position = |d: i64| (0..d).filter(|d| !is_reduced(d)).count() as i64;
     let inner: Dimensions = (0..map.len() as i64).filter(|&i| is_reduced(&map[i as usize])).collect();
     let outer: Dimensions = map.iter().copied().filter(|d| !is_reduced(d)).map(position).collect();
@@ -274,7 +274,7 @@ fn pad_in_window(
     let (x, init) = (r.operand(id, 0), r.operand(id, 1));
     let Op::Pad { dimensions: padding } = r.op(x) else { return None };
     let is_neutral = |value: InstructionId| r.splat(value).is_some_and(|value| neutral(op, value));
-    // Padding between padded elements cannot be said in one window.
+    // One window cannot express padding between padded elements.
     let can_pad =
         |(w, p): (&WindowDimension, &PaddingDimension)| p.low >= 0 && p.high >= 0 && w.base_dilation == 1;
     let is_foldable = is_neutral(init)

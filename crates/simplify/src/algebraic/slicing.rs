@@ -1,4 +1,4 @@
-//! Slices, pads and concatenations: taking apart what was put together.
+//! Slices, pads and concatenations: simplifies slices of concatenated or padded arrays.
 
 use memplan_ir::{Dimensions, InstructionId, Op, PaddingDimension, Shape, SliceDimension};
 use memplan_rewriter::Rewriter;
@@ -104,7 +104,7 @@ fn slice_of_concatenate(
     let mut begin = 0;
     let shape = r.shape(id).clone();
     let slice = &mut dimensions[along];
-    // Where the last element is, not where the slice ends: strides may stop short.
+    // The position of the last element, not the end of the slice: strides may stop short.
     let last = slice.start + (slice.limit - 1 - slice.start).max(0) / slice.stride * slice.stride;
     for &piece in r.operands(concatenate) {
         let end = begin + r.array(piece)?.dimensions[along];
@@ -118,7 +118,7 @@ fn slice_of_concatenate(
     None
 }
 
-/// A pad that adds nothing, or nothing else than what is there.
+/// A pad that adds nothing, or only elements equal to the operand's.
 pub(super) fn pad(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     let Op::Pad { dimensions } = r.op(id).clone() else { return None };
     let (x, value) = (r.operand(id, 0), r.operand(id, 1));

@@ -1,5 +1,5 @@
-//! Exchanges between devices. They stand only where every device comes by: not in branches, nor in loops that end when
-//! data says so.
+//! Exchanges between devices. They are only in code that every device reaches: not in branches, nor in loops whose end
+//! depends on data.
 
 use memplan_ir::ElementType::{F32, S32};
 use memplan_ir::{ArrayShape, BuildError, Collective, Insert, InstructionId, Op, ReplicaGroups, Shape};
@@ -95,7 +95,7 @@ fn along_first(collective: Collective) -> Collective {
     Collective { dimension: Some(0), ..collective }
 }
 
-/// Devices hand their arrays around; or one device sends, and whoever is sent nothing gets zeros.
+/// Devices pass their arrays around; or one device sends, and devices that receive nothing get zeros.
 fn permutation(is_whole: bool) -> Collective {
     let n = PARTITIONS as i64;
     let around = (0..n).map(|device| (device, (device + 1) % n));

@@ -1,4 +1,4 @@
-//! Computations that others call, and the calls.
+//! Called computations, and their calls.
 
 use memplan_ir::ElementType::{Pred, S32};
 use memplan_ir::{
@@ -12,7 +12,7 @@ use super::rare::{RareLoop, rare_loop};
 use super::scans::{Scan, scan};
 use super::{Body, Combiners, Family, GenerateOptions, Kind, callees, shape};
 
-/// Something to call, and what it takes.
+/// A computation to call, with its parameters.
 pub(super) enum Callee {
     Call {
         computation: ComputationId,
@@ -49,7 +49,7 @@ impl Callee {
     }
 }
 
-/// What a loop does with a part of its state.
+/// How a loop uses a part of its state.
 #[derive(Clone, Copy)]
 enum Role {
     /// Makes something new of it.
@@ -209,7 +209,7 @@ fn while_loop(
 }
 
 impl Body<'_, '_> {
-    /// Writes the row that the loop has come to.
+    /// Writes the row of the current step.
     fn write_slice(
         &mut self,
         x: InstructionId,

@@ -1,13 +1,13 @@
-//! A generator of valid modules: everything that memory planning is about, in arrays so small that running them costs
-//! nothing.
+//! A generator of valid modules: every feature relevant to memory planning, with arrays so small that running them
+//! costs nothing.
 //!
 //! A computation is a pool of arrays, to which steps add: most combine arrays of the pool, some call a computation
-//! that was generated before it, with arguments from the pool. Recent arrays are preferred, so that chains arise, in
-//! which memory can be handed on. The state of loops is updated in place, swapped, read, or written slice by slice;
-//! the result is a tuple, parts of which may be aliased with parameters.
+//! generated earlier, with arguments from the pool. Recent arrays are preferred, which makes chains in which memory can
+//! be reused. The state of loops is updated in place, swapped, read, or written slice by slice; the result is a tuple,
+//! parts of which may be aliased with parameters.
 //!
-//! Floats stay in bounds, and what is discontinuous happens to integers only: so two ways to compute a module give
-//! nearly the same.
+//! Floats stay in bounds, and only integers have discontinuous operations: so two ways to compute a module give nearly
+//! equal results.
 
 mod collectives;
 mod control;
@@ -28,7 +28,7 @@ use memplan_ir::{
 use crate::Random;
 use control::Callee;
 
-/// What modules to generate.
+/// The modules to generate.
 #[derive(Clone, Copy, Debug)]
 pub struct GenerateOptions {
     /// Most steps of a computation.
@@ -37,14 +37,14 @@ pub struct GenerateOptions {
     pub depth: usize,
     /// Whether copies and computations may be started and done later.
     pub asynchronous: bool,
-    /// Whether there is what programs rarely have: fusions that come with the source, constant and copied tuples, dynamic
-    /// extents, results that control flow hands out as a whole.
+    /// Whether to generate rare features: fusions in the source, constant and copied tuples, dynamic extents, results
+    /// that control flow returns as a whole.
     pub unusual: bool,
-    /// What else there may be.
+    /// Further features.
     pub family: Family,
 }
 
-/// What programs of one origin have and others have not.
+/// Features of programs of one origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Family {
     /// Nothing more.
@@ -85,7 +85,7 @@ pub fn generate_from(mut random: Random, name: &str, options: &GenerateOptions) 
     module.finish(entry).unwrap_or_else(|error| panic!("{name}: {error:?}"))
 }
 
-/// What an array is like.
+/// The type of an array.
 type Kind = (ElementType, Vec<i64>);
 
 /// A computation being generated.
@@ -94,7 +94,7 @@ struct Body<'r, 'm> {
     computation: ComputationBuilder<'m>,
     combiners: Combiners,
     pool: Vec<InstructionId>,
-    /// Tuples that control flow and the like hand out.
+    /// Tuples returned by control flow and similar instructions.
     tuples: Vec<InstructionId>,
     asynchronous: bool,
     unusual: bool,

@@ -1,5 +1,5 @@
-//! Loops over what programs rarely carry: references to memory that library calls overwrite, and arrays whose extents
-//! change from step to step.
+//! Loops with rare state: references to memory that library calls overwrite, and arrays whose extents change from step
+//! to step.
 
 use memplan_ir::ElementType::S32;
 use memplan_ir::{
@@ -11,7 +11,7 @@ use crate::Random;
 
 use super::{Body, Combiners, GenerateOptions, Kind, shape};
 
-/// The library call that overwrites what it is given a reference to; [`overwrite`] says with what.
+/// The library call that overwrites the memory of its reference; [`overwrite`] computes the new contents.
 pub const OVERWRITES: &str = "overwrites";
 
 /// Most steps of a loop whose end depends on data.
@@ -63,7 +63,7 @@ fn dynamic() -> Shape {
     Shape::Array(array)
 }
 
-/// What [`OVERWRITES`] leaves in memory: each integer's successor.
+/// The contents that [`OVERWRITES`] writes: each integer's successor.
 ///
 /// # Errors
 /// When it is not given an array of integers.
@@ -108,18 +108,18 @@ impl Body<'_, '_> {
         self.computation.insert(Op::SetDimensionSize { dimension: 0 }, [x, size])
     }
 
-    /// A step, which hands on the reference as it is, overwritten, or another one.
+    /// A step that passes on the reference unchanged, overwritten, or another one.
     fn rare_step(&mut self, kind: &Kind) -> Result<InstructionId, BuildError> {
         let parameter = self.computation.parameter("state", state(kind));
         let part = |body: &mut Self, index| body.computation.get_tuple_element(parameter, index);
         let [count, limit, array, mut memory, dynamic] =
             [part(self, 0)?, part(self, 1)?, part(self, 2)?, part(self, 3)?, part(self, 4)?];
         self.pool.extend([count, limit, array]);
-        // One operation at most may write what a reference refers to, and reading it counts as writing.
+        // At most one operation may write the memory of a reference, and reading it counts as writing.
         memory = match self.random.below(6) {
             0 => memory,
             1 => {
-                // What was there may become the array, and the array the reference.
+                // The memory's contents may become the array, and the array the reference.
                 let seen = self.unpin(memory, kind)?;
                 let other = match self.random.below(2) {
                     0 => array,
@@ -148,7 +148,7 @@ impl Body<'_, '_> {
         let next = self.of_kind(kind)?;
         let next_dynamic = match self.random.below(3) {
             0 => dynamic,
-            // No larger than it is, since nobody has said what is beyond its extent.
+            // No larger than the array, since contents beyond its extent are undefined.
             1 => {
                 let extent = self.computation.insert(Op::GetDimensionSize { dimension: 0 }, [dynamic])?;
                 let size = self.computation.binary(BinaryOp::Minimum, extent, next_count)?;

@@ -1,13 +1,13 @@
-//! Two loops, as JAX makes them of a scan and its gradient: the first stacks a row for each step, the second reads the
-//! rows, forwards or backwards, and may stack rows of its own.
+//! Two loops, like those that JAX makes of a scan and its gradient: the first stacks a row for each step, the second
+//! reads the rows, forwards or backwards, and may stack its own rows.
 //!
 //! ```text
 //!   forward:  (i, carry, kept, stack..)   stack[i] = row made of carry, kept, ..
 //!   backward: (j, sum, stack.., made)     sum = f(sum, stack[n-1-j]);  made[n-1-j] = row
 //! ```
 //!
-//! Whatever leaves out a stack (of what never changes, of what is summed afterwards) or stores one over another is
-//! about such loops.
+//! Passes that remove a stack (of unchanging values, of values that are summed later) or merge two stacks are about
+//! such loops.
 
 use memplan_ir::ElementType::{F32, S32};
 use memplan_ir::{

@@ -1,5 +1,5 @@
-//! What programs rarely have: fusions that come with the source and update their operands, tuples that are copied,
-//! constant, or returned as control flow hands them out, and arrays whose extents are dynamic.
+//! Rare features: fusions in the source that update their operands, tuples that are copied, constant, or returned by
+//! control flow, and arrays with dynamic extents.
 
 use memplan_ir::ElementType::{F32, S32};
 use memplan_ir::{

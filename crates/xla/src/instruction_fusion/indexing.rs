@@ -1,8 +1,8 @@
 //! How often a kernel's code contains each instruction.
 //!
-//! Code is generated from the root to the operands. An instruction that is needed at the index of its user is generated
-//! with it; one that is needed at another index (under a reshape or a slice) is generated anew for every such user, and
-//! everything below as well.
+//! Code is generated from the root to the operands. An instruction needed at the index of its user is generated with
+//! it; an instruction needed at another index (under a reshape or a slice) is generated again for every such user,
+//! together with everything below it.
 
 use memplan_ir::{InstructionId, Module, Op};
 use rustc_hash::FxHashMap;

@@ -7,12 +7,12 @@
 //!   d = dot(m, w)            d = dot(m, w)
 //! ```
 //!
-//! Consumers take in their operands, from the last instruction to the first. What is cheap goes into one consumer even if
-//! it is kept for another, so that the arrays it is made from live on: that is what memplan's own fusion, in which all
-//! consumers take an operand or none, would not do, and why this pass exists. Limits of code ([`indexing`]), and of reading
-//! more than before ([`unfusible`]), end it.
+//! Consumers fuse their operands, from the last instruction to the first. A cheap operand goes into one consumer even
+//! if it is kept for another, so its own operands live on. This pass exists because memplan's own fusion, in which all
+//! consumers take an operand or none, would not do that. Limits on code size ([`indexing`]) and on reading more than
+//! before ([`unfusible`]) stop fusion.
 //!
-//! Left alone: computations that are not part of the control flow, fusions that are there, and what others wait for.
+//! Left alone: computations outside the control flow, existing fusions, and instructions that others wait for.
 //! *Changed* means that there is a new fusion.
 
 mod indexing;
@@ -36,11 +36,11 @@ use indexing::Indexing;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(transparent)]
 pub struct InstructionFusion {
-    /// What is taken in; `None` for those of the built-in compiler that runs the pass.
+    /// The limits on fusion; `None` for those of the built-in compiler that runs the pass.
     pub rules: Option<InstructionFusionRules>,
 }
 
-/// What is taken in, beside the rules of all kernels.
+/// Limits on fusion, in addition to the rules of all kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InstructionFusionRules {
@@ -48,7 +48,7 @@ pub struct InstructionFusionRules {
     pub max_duplication: usize,
     /// Concatenations of more are not fused: code looks for the right operand of each element.
     pub max_concatenated: usize,
-    /// Nor are those that are this long or longer in the dimension in which elements lie side by side.
+    /// Nor are those that are at least this long in the minor-most dimension.
     pub max_minor_extent: i64,
     /// Most reductions in a kernel, before one more.
     pub max_reductions: usize,
@@ -99,21 +99,21 @@ struct Fuser<'a> {
     n_readers: SecondaryMap<InstructionId, u32>,
     /// Instructions that others must run after.
     is_awaited: EntitySet<InstructionId>,
-    /// What must not be computed in some consumers only.
+    /// Instructions that must not be computed in only some consumers.
     is_unfusible: EntitySet<InstructionId>,
-    /// What nobody reads any more.
+    /// Instructions without readers.
     is_dead: EntitySet<InstructionId>,
     /// How many instructions may still be duplicated.
     growth: usize,
 }
 
-/// An instruction, and what has been fused into it.
+/// An instruction, with the instructions fused into it.
 struct Kernel {
     root: InstructionId,
     members: Vec<InstructionId>,
-    /// What the members read that is not among them.
+    /// The members' operands outside the kernel.
     operands: FxHashSet<InstructionId>,
-    /// Of the operands, those of which an element may be read several times.
+    /// The operands whose elements may be read several times.
     reused: FxHashSet<InstructionId>,
     n_reductions: usize,
     indexing: Indexing,
@@ -172,8 +172,8 @@ impl<'a> Fuser<'a> {
         groups
     }
 
-    /// Takes operands into an instruction, last in the order first: whoever else in the kernel reads one has then been
-    /// decided about.
+    /// Fuses operands into an instruction, last in the order first: all their other readers in the kernel have then
+    /// been decided.
     fn fuse(&mut self, root: InstructionId) -> Kernel {
         let mut kernel = self.kernel(root);
         let mut open: BinaryHeap<(u32, InstructionId)> =

@@ -81,7 +81,8 @@ impl Fuser<'_> {
         is_vector && self.target.unpadded_size_of(self.module.shape(other)).0 < self.rules.max_vector_bytes
     }
 
-    /// What is updated in place may be read by nothing else in the kernel, but at the very place that is written.
+    /// No other member of the kernel may read an array that is updated in place, except at the position that is
+    /// written.
     fn is_safe_in_place(&self, id: InstructionId, kernel: &Kernel) -> bool {
         let update = &self.module.instructions[kernel.root];
         if !matches!(update.op, Op::DynamicUpdateSlice) {

@@ -1,7 +1,7 @@
-//! What is not to be computed in some consumers while others read it from memory.
+//! Operations that some consumers must not compute while others read them from memory.
 //!
-//! An operation that reads more than it makes, from two arrays or more, would have each consumer read all of that again. It
-//! is fused only where all consumers take it in, on all ways that lead there.
+//! If an operation reads more than it writes, from two or more arrays, each consumer that computes it would read all of
+//! that again. It is fused only if all consumers on all paths take it in.
 
 use cranelift_entity::EntitySet;
 use memplan_ir::{InstructionId, Op};
@@ -87,7 +87,7 @@ fn fuses_on_all_ways(fuser: &Fuser<'_>, id: InstructionId, unfusible: &EntitySet
     true
 }
 
-/// What an instruction's result leads to before a position; `None` where that takes too many steps.
+/// The instructions before a position that depend on an instruction's result; `None` if that takes too many steps.
 fn reached(fuser: &Fuser<'_>, id: InstructionId, last: u32) -> Option<FxHashSet<InstructionId>> {
     let mut reached: FxHashSet<InstructionId> = FxHashSet::default();
     let mut open = vec![id];

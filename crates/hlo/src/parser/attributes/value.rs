@@ -1,4 +1,4 @@
-//! What attributes say: their names decide how they are read.
+//! Values of attributes: their names decide how they are read.
 
 use memplan_ir::{Dimensions, Domain, OutputOperandAlias, SliceDimension};
 

@@ -1,4 +1,4 @@
-//! Computations: who is defined where.
+//! Computations: definitions of names.
 
 use std::ops::Range;
 
@@ -42,7 +42,7 @@ impl<'s> Parser<'s> {
         Ok(())
     }
 
-    /// `(p: f32[], q: f32[]) -> f32[]`; gives the result, by its place in the known shapes, and where it stands.
+    /// `(p: f32[], q: f32[]) -> f32[]`; returns the result, by its index in the known shapes, and its position.
     fn signature(&mut self) -> Parsed<(usize, Range<usize>)> {
         self.cursor.expect(Token::LeftParen, "`(`")?;
         while !self.cursor.eat(Token::RightParen) {
@@ -72,7 +72,7 @@ impl<'s> Parser<'s> {
         Ok(scope)
     }
 
-    /// What stands in braces, under a name.
+    /// The body in braces, under a name.
     fn computation_body(
         &mut self,
         name: &'s str,
@@ -99,7 +99,7 @@ impl<'s> Parser<'s> {
         Ok(())
     }
 
-    /// Checks what can only be checked at the end of a computation, and adds it to the module.
+    /// Checks properties of a whole computation at its end, and adds it to the module.
     pub(in crate::parser) fn finish_computation(
         &mut self,
         name: Box<str>,
@@ -205,7 +205,7 @@ impl<'s> Parser<'s> {
         Ok(id)
     }
 
-    /// Gives names to computations that have none in the text: those that XLA's parser gives them.
+    /// Names computations that have no name in the text, as XLA's parser does.
     pub(super) fn name_computations(&mut self) {
         // The computation around a single instruction begins before those inside.
         let entry = self.module.entry;

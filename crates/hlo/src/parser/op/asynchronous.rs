@@ -1,4 +1,4 @@
-//! Operations that are spelled as one and are two: `slice-start` is an async-start around a slice.
+//! Operations spelled as one that are two: `slice-start` is an async-start around a slice.
 
 use memplan_ir::{Async, Instruction, Op, Opcode, Operands, Shape};
 use smallvec::smallvec;
@@ -45,7 +45,7 @@ impl<'s> Parser<'s> {
         let inner_head = Head { shape: None, opcode: wrapped, wrapped: None, span: span.clone() };
         let mut start = Operation { parser: self, head, operands, attributes };
         let execution_thread = start.optional([Attribute::AsyncExecutionThread])?;
-        // An operation that declares pairs of its own declares those of the text.
+        // A wrapped operation with its own pairs declares those of the text.
         let output_operand_aliasing = match is_allowed(wrapped, Attribute::OutputToOperandAliasing) {
             true => Vec::new(),
             false => start.optional([Attribute::OutputToOperandAliasing])?,
@@ -62,7 +62,7 @@ impl<'s> Parser<'s> {
         Ok((op, smallvec![computation]))
     }
 
-    /// `slice-update(start)`, `slice-done(start)`: what is called is what the start calls.
+    /// `slice-update(start)`, `slice-done(start)`: calls the same computation as the start.
     pub(super) fn async_continuation(
         &mut self,
         head: &Head,
@@ -100,7 +100,8 @@ impl<'s> Parser<'s> {
         Ok((op, called))
     }
 
-    /// What is noted of an asynchronous operation is noted of what it runs too, whoever notes last. So reads XLA.
+    /// The notes of an asynchronous operation also apply to the wrapped instruction; the last operation wins, as in
+    /// XLA.
     pub(in crate::parser) fn note_wrapped(&mut self, instruction: &Instruction) {
         let is_async = matches!(instruction.op, Op::AsyncStart(_) | Op::AsyncUpdate(_) | Op::AsyncDone(_));
         let Some(&wrapped) = instruction.called.first().filter(|_| is_async) else { return };

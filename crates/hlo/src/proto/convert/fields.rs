@@ -1,4 +1,4 @@
-//! How a field of a message stands for the value of an attribute.
+//! Conversions between fields of messages and values of attributes.
 
 use memplan_ir::*;
 use prost::bytes::Bytes;
@@ -8,12 +8,12 @@ use super::*;
 use crate::attributes::ComparisonOrder;
 use crate::proto::messages as pb;
 
-/// A value that a field of type `F` stands for.
+/// A value that a field of type `F` represents.
 pub(in crate::proto) trait Field<F>: Sized {
     /// Takes the value out of a field with a name.
     fn get(field: &mut F, name: &'static str) -> Result<Self, FieldError>;
 
-    /// The field that stands for the value.
+    /// The field for the value.
     fn set(&self) -> F;
 }
 

@@ -6,7 +6,7 @@ use prost::bytes::Bytes;
 use super::{FieldError, shape};
 use crate::proto::messages::{LiteralProto, ShapeProto};
 
-/// Where a message has the elements of a type: as bytes or in a list of numbers.
+/// The field of a message with the elements of a type: bytes or a list of numbers.
 macro_rules! bytes_fields {
     ($proto:expr, $element_type:expr, $access:ident) => {{
         use ElementType::*;
@@ -108,7 +108,7 @@ fn order(array: &ArrayShape) -> Result<Option<Vec<usize>>, FieldError> {
     Ok((!is_row_major && layout.minor_to_major.len() == array.rank()).then_some(order))
 }
 
-/// Moves elements between row-major order and that of a layout. A message has them as they lie in memory.
+/// Moves elements between row-major order and a layout's order. A message has them in memory order.
 fn rearrange(
     bytes: &[u8],
     width: usize,

@@ -208,7 +208,7 @@ fn mesh_proto(mesh: &Mesh) -> pb::MeshProto {
     proto
 }
 
-/// Groups stand in one of four fields, one for each way to write them and an older one for lists.
+/// Groups are in one of four fields, one for each way to write them and an older one for lists.
 pub(in crate::proto) fn replica_groups(
     proto: &mut pb::HloInstructionProto,
 ) -> Result<ReplicaGroups, FieldError> {

@@ -1,4 +1,4 @@
-//! Operations: what their fields in a message depend on beside the fields.
+//! Operations: data that their message fields need besides the operation's fields.
 
 use memplan_ir::*;
 
@@ -17,7 +17,7 @@ impl Exporter<'_> {
     }
 }
 
-/// The message of an instruction. Its methods are those that the table of attributes names.
+/// The message of an instruction. The table of attributes names its methods.
 pub(in crate::proto) struct Export<'a> {
     pub(in crate::proto) message: &'a mut pb::HloInstructionProto,
     module: &'a Module,

@@ -1,4 +1,4 @@
-//! Operations: what their fields in a message depend on beside the fields.
+//! Operations: data that their fields need besides the message's fields.
 
 use memplan_ir::*;
 
@@ -11,7 +11,7 @@ use crate::proto::{
 use crate::tables;
 
 impl Importer {
-    /// The operation of an instruction. Takes out of `p` what it uses and needs no more.
+    /// The operation of an instruction. Takes used data out of `p`.
     pub(super) fn op(
         &self,
         p: &mut pb::HloInstructionProto,
@@ -35,7 +35,7 @@ impl Importer {
     }
 }
 
-/// An instruction's message, and what stood in the file before it. Its methods are those that the table of attributes names.
+/// An instruction's message, and the instructions before it in the file. The table of attributes names its methods.
 pub(in crate::proto) struct Import<'a> {
     pub(in crate::proto) message: &'a mut pb::HloInstructionProto,
     module: &'a Module,
@@ -43,7 +43,7 @@ pub(in crate::proto) struct Import<'a> {
 }
 
 impl Import<'_> {
-    /// The first operand, if it stood before.
+    /// The first operand, if it came before.
     fn operand(&self) -> Option<&Instruction> {
         self.operands.first().and_then(|&id| self.module.instructions.get(id))
     }
@@ -145,7 +145,7 @@ impl Import<'_> {
     }
 }
 
-/// XLA writes 1 where the text says nothing, which is what it means.
+/// XLA writes 1 if the text omits it, which is the default.
 fn count<T: Count>(count: i64) -> T {
     T::of(Some(count).filter(|&n| n > 1))
 }

@@ -1,4 +1,4 @@
-//! What fusing a producer costs: bytes that stay alive longer, and bytes that are moved.
+//! The cost of fusing a producer: bytes that stay alive longer, and bytes that are moved.
 
 use memplan_ir::{InstructionId, Op, ShapeIndex};
 use memplan_memory::{Bytes, FusionGoal};
@@ -8,8 +8,8 @@ use super::super::report::Verdict;
 use super::{Grouper, KernelId, Rank, row_dimensions};
 
 impl Grouper<'_> {
-    /// The bytes that stay alive to keep an instruction available: its own; for a cheap one, those that it can be recomputed
-    /// from, where these are fewer; none for a parameter that the caller keeps.
+    /// The bytes that stay alive to keep an instruction available: its own; for a cheap one, those of its operands, if
+    /// fewer; zero for a parameter that the caller keeps.
     pub(super) fn bytes_to_keep(&self, id: InstructionId) -> u64 {
         let instruction = &self.module.instructions[id];
         let own = self.bytes[id];
@@ -69,8 +69,8 @@ impl Grouper<'_> {
         if extended > saved.saturating_add(self.options.slack.of(saved)) {
             return Err(Verdict::KeepsMore { extended: Bytes(extended), saved: Bytes(saved) });
         }
-        // Where no bytes are saved, no more may be moved either, nor computed for each reader what a product's kernel
-        // computes once.
+        // If no bytes are saved, the kernel may not move more bytes either, nor recompute for each reader what a
+        // product's kernel computes once.
         if extended < saved {
             return self.check_traffic(id, kernels, self.target.fusion.max_traffic_ratio);
         }
@@ -105,8 +105,7 @@ impl Grouper<'_> {
         }
     }
 
-    /// What is made of a value up to `until`, and nothing that comes later; `None` where that is more than a kernel with
-    /// rows may have.
+    /// The instructions computed from a value up to `until`; `None` if there are more than a kernel with rows may have.
     fn made_of(&self, value: InstructionId, until: InstructionId) -> Option<Vec<InstructionId>> {
         let mut made = vec![value];
         let mut n_followed = 0;
@@ -127,8 +126,8 @@ impl Grouper<'_> {
         Some(made.split_off(1))
     }
 
-    /// The bytes that stay alive longer to keep an instruction available until `until`: none if it is read then anyway; its
-    /// own, or those that it is recomputed from.
+    /// The bytes that stay alive longer to keep an instruction available until `until`: zero if it is read then anyway;
+    /// its own, or those that it is recomputed from.
     fn extension(&self, id: InstructionId, until: Rank, depth: usize) -> u64 {
         if self.last_read[id] <= until {
             return 0;
@@ -154,8 +153,8 @@ impl Grouper<'_> {
         }
     }
 
-    /// The bytes that a kernel reads to have an operand at so many indices: those elements, or, where the operand is cheap to
-    /// compute, what it is computed from, such as one number for each column.
+    /// The bytes that a kernel reads to have an operand at this many indices: those elements, or, for a cheap operand,
+    /// the elements that it is computed from, such as one number for each column.
     fn bytes_read(&self, operand: InstructionId, elements: u64, depth: usize) -> u64 {
         let array = self.module.shape(operand).as_array();
         let width = array.map_or(0, |array| u64::from(array.element_type.byte_width()));

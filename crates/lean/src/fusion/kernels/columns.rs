@@ -1,10 +1,10 @@
-//! Reductions that leave columns, and what is not computed in their kernels.
+//! Column reductions: which operands their kernels do not compute.
 //!
-//! A block sums up some columns of a row-major array. Where there are few columns, few blocks read, and they read slower
-//! than the machine could: what a producer reads in addition to its result is better read by a kernel of its own, which
-//! writes that result. XLA's GPU compiler asks a model of both ways for the time they take; this is the part of it that
-//! decides here ([`ColumnRules`]), with figures of its own. It agrees with XLA on 540 of 546 made-up reductions of `f32`
-//! for an H100, and on 134 of 160 of `bf16`.
+//! A block sums some columns of a row-major array. With few columns, few blocks read, more slowly than the machine
+//! could. If a producer reads more than its result, it is better to let a separate kernel read that and write the
+//! result. XLA's GPU compiler compares both ways by a model of time; [`ColumnRules`] is the part of that model that
+//! decides here, with numbers of its own. It agrees with XLA on 540 of 546 made-up reductions of `f32` for an H100, and
+//! on 134 of 160 of `bf16`.
 
 use memplan_ir::{ElementType, InstructionId, Op};
 use memplan_memory::ColumnRules;
@@ -12,10 +12,10 @@ use memplan_memory::ColumnRules;
 use super::super::report::Verdict;
 use super::{Grouper, KernelId};
 
-/// What would be computed in a reduction's kernel.
+/// The instructions to compute in a reduction's kernel.
 #[derive(Default)]
 struct Chain {
-    /// What it reads, in bytes.
+    /// Its reads, in bytes.
     read: f64,
     /// Seconds that the reduction's blocks take to read that, and numbers repeated to the shape of the elements, once for
     /// each use: as operands of the kernel those count as if they were in memory.
@@ -49,7 +49,8 @@ impl Grouper<'_> {
         }
     }
 
-    /// The reduction that alone reads a value, as it is or in a wider type. What is only made wider for it is computed there.
+    /// The reduction that is the only reader of a value, directly or in a wider type. Widening for it happens in its
+    /// kernel.
     fn only_reduction_of(&self, id: InstructionId) -> Option<InstructionId> {
         let is_conversion = |id: InstructionId| matches!(self.module.instructions[id].op, Op::Convert);
         if is_conversion(id) && self.bytes[self.module.instructions[id].operands[0]] < self.bytes[id] {
@@ -94,7 +95,7 @@ impl Grouper<'_> {
         leaves_columns.then(|| (columns / rules.columns_per_block as f64).ceil() * others)
     }
 
-    /// What it takes to compute a value elementwise from arrays in memory; `None` where it is no elementwise one, or too long.
+    /// The cost of computing a value elementwise from arrays in memory; `None` if it is not elementwise, or too long.
     fn chain(&self, id: InstructionId, blocks: f64, rules: &ColumnRules) -> Option<Chain> {
         if !self.module.instructions[id].op.is_elementwise() {
             return None;

@@ -1,8 +1,7 @@
-//! Which of two kernels computes what lies between them: the one that stores fewer bytes.
+//! Assigns the operations between two kernels to one of them, such that fewer bytes are stored.
 //!
-//! A walk from the end lets cheap operations join the kernel that reads them. Where that kernel cannot take in the
-//! expensive one that they are made from, they are its prologue, and the expensive result is stored, though something on
-//! the way may be narrower:
+//! A backward walk lets cheap operations join the kernel that reads them. If that kernel cannot compute their expensive
+//! operand, they become its prologue and the expensive result is stored, although a value in between may be narrower:
 //!
 //! ```text
 //!   c = s32[n] convolution(x, w)        the root of k1, stored: 4n bytes
@@ -11,8 +10,8 @@
 //!   d = s32[n] convolution(q, v)        the hero of k2
 //! ```
 //!
-//! So the narrowest value that everything made from the stored one passes through becomes the root of the first kernel,
-//! where the target has such an epilogue. Fewer bytes are alive and moved, and nothing is computed anew for each tile.
+//! So the narrowest value on every path from the stored one becomes the root of the first kernel, if the target has
+//! such an epilogue. Fewer bytes are live and moved, and no tile recomputes anything.
 
 use std::collections::BTreeSet;
 
@@ -27,11 +26,11 @@ use super::{Grouper, Kernel, KernelId, Usage};
 
 /// Members of one kernel that another one can compute.
 struct Epilogue {
-    /// What is stored today.
+    /// The stored value before.
     stored: InstructionId,
-    /// What is stored then.
+    /// The stored value after.
     instead: InstructionId,
-    /// What is computed on the way, from `instead` up the text.
+    /// The instructions in between, from `instead` up the text.
     members: Vec<InstructionId>,
     /// Those of the members that the one kernel still needs itself: numbers that it makes from nothing.
     stays: FxHashSet<InstructionId>,
@@ -61,7 +60,8 @@ impl Grouper<'_> {
         }
     }
 
-    /// What the kernel that stores an array could compute for its only reader, so that fewer bytes are stored.
+    /// The instructions that the kernel of a stored array could compute for its only reader, so that fewer bytes are
+    /// stored.
     fn epilogue(&self, stored: InstructionId, reader: KernelId) -> Option<Epilogue> {
         let instead = self.narrowest(stored, reader)?;
         let kernel = &self.grouping.kernels[reader];
@@ -104,7 +104,7 @@ impl Grouper<'_> {
         }
         let bytes = |id| self.bytes[id];
         let in_text = |&id: &InstructionId| (self.positions[id], id);
-        // What has been reached and is not looked at yet: where it is but one, everything passes through it.
+        // Reached instructions not visited yet: if there is only one, everything passes through it.
         let mut open: BTreeSet<(u32, InstructionId)> = self.users.of(operand).iter().map(in_text).collect();
         let mut narrowest = (bytes(operand), None);
         while let Some((_, id)) = open.pop_first() {
@@ -167,7 +167,7 @@ impl Grouper<'_> {
         kernel
     }
 
-    /// What the members of a kernel read from memory.
+    /// The members' operands in memory.
     fn operands_of(&self, kernel: &Kernel) -> FxHashSet<InstructionId> {
         let reads = kernel.members.iter().flat_map(|&id| self.arrays_read(id));
         reads.filter(|operand| !kernel.usages.contains_key(operand)).collect()

@@ -1,7 +1,7 @@
-//! At which indices a kernel reads what it reads: those of the elements that it computes, or others.
+//! The indices at which a kernel reads its operands: those of the elements that it computes, or others.
 //!
-//! Two kernels that read an array at the same indices can load it once. What one reads at other indices the other must not
-//! overwrite.
+//! Two kernels that read an array at the same indices can load it once. One kernel must not overwrite elements that the
+//! other reads at different indices.
 
 use memplan_ir::indexing::{IndexMap, operands_read};
 use memplan_ir::{InstructionId, Op};
@@ -15,9 +15,9 @@ use super::{Grouper, Kernel};
 pub(super) type OutOfStep = SmallVec<[(InstructionId, InstructionId); 4]>;
 
 impl Grouper<'_> {
-    /// Whether both kernels read what they share at the same index, so that one load serves both, and neither could
-    /// overwrite in place what the other has yet to read. What is small, such as one number for each column, is loaded
-    /// twice, and gets no bytes back; and products load their operands for themselves.
+    /// Whether both kernels read their common operands at the same index, so that one load serves both, and neither
+    /// could overwrite elements in place that the other has yet to read. Small operands, such as one number for each
+    /// column, are loaded twice, and save no bytes; products load their operands separately.
     pub(super) fn read_alike(&self, [a, b]: [(&Kernel, &OutOfStep); 2]) -> bool {
         let bytes = |id: InstructionId| self.bytes[id];
         let largest = a.0.operands.iter().chain(&a.0.roots).map(|&id| bytes(id)).max().unwrap_or(0);
@@ -41,7 +41,7 @@ impl Grouper<'_> {
         is_fine(a, b) && is_fine(b, a)
     }
 
-    /// What a kernel reads out of step. An array that it updates in place is not read.
+    /// The operands that a kernel reads out of step. An array that it updates in place is not read.
     pub(super) fn read_out_of_step(&self, kernel: &Kernel) -> OutOfStep {
         let is_in_step = |&member: &InstructionId| match &self.module.instructions[member].op {
             Op::Reduce { .. } => true,
@@ -69,7 +69,7 @@ impl Grouper<'_> {
             let is_product = matches!(self.module.instructions[indexer].op, Op::Dot(_) | Op::Convolution(_));
             match kernel.roots.contains(&indexer) {
                 true => !is_product,
-                // What is held, or was a root before kernels were merged, is its own indexer: it is read in any way.
+                // A value on chip, or a root before kernels were merged, is its own indexer: it is read in any way.
                 false => {
                     indexer != member
                         && self.only_adds_ones(indexer)

@@ -24,7 +24,7 @@ pub(crate) struct Kernel {
     pub(super) held: SmallVec<[InstructionId; 2]>,
     /// The expensive member that the kernel is built around, if there is one.
     pub(in crate::fusion) hero: Option<(InstructionId, Hero)>,
-    /// What the members read from memory.
+    /// The members' operands in memory.
     pub(super) operands: FxHashSet<InstructionId>,
     /// How each member is used.
     pub(super) usages: FxHashMap<InstructionId, Usage>,
@@ -33,8 +33,8 @@ pub(crate) struct Kernel {
 /// How a kernel uses one of its members: at which indices, how often, and for what.
 #[derive(Clone, Debug)]
 pub(super) struct Usage {
-    /// The members that map the index of the root to those at which this one is used: the root, and whatever is not
-    /// pointwise between the two. What is held on chip, or was a root before kernels were merged, is its own.
+    /// The members that map the index of the root to the indices at which this one is used: the root, and all members
+    /// in between that are not pointwise. A value on chip, or a root before kernels were merged, is its own indexer.
     pub(super) indexers: SmallVec<[InstructionId; 2]>,
     /// How many different indices there are for one element of the root.
     pub(super) evaluations: usize,
@@ -97,7 +97,7 @@ pub(crate) struct Grouping {
     pub(crate) kernels: PrimaryMap<KernelId, Kernel>,
     /// Reshapes and transposes outside kernels that are only views of their operands.
     pub(crate) views: FxHashSet<InstructionId>,
-    /// What was decided about each edge.
+    /// The decision about each edge.
     pub(in crate::fusion) decisions: Vec<FusionEdge>,
     /// The kernel of each root.
     pub(super) rooted: FxHashMap<InstructionId, KernelId>,

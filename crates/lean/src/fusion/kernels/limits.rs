@@ -1,4 +1,4 @@
-//! Whether a producer goes into the kernels of its users, and the first reason why not.
+//! Whether a producer may join the kernels of its users, and the first reason against it.
 
 use memplan_ir::{ArrayShape, Instruction, InstructionId, Module, Op, Opcode};
 use memplan_memory::ContractionRules;
@@ -48,7 +48,8 @@ impl Grouper<'_> {
         Ok(class)
     }
 
-    /// Whether an instruction copies an array into a layout that takes more bytes. Who asks for that reads those.
+    /// Whether an instruction copies an array into a layout that takes more bytes. The reader that requires that layout
+    /// reads those bytes.
     fn is_padding_copy(&self, id: InstructionId) -> bool {
         let instruction = &self.module.instructions[id];
         let copied = || cost::result_bytes(self.module, self.target, instruction.operands[0]);
@@ -251,7 +252,7 @@ impl Grouper<'_> {
             && instruction.operands.iter().any(is_given)
     }
 
-    /// Whether what a dot loads lies as its loader asks.
+    /// Whether an operand of a dot has the layout that its loader requires.
     fn loads_by_rules(&self, id: InstructionId, hero: Hero, kernel: &Kernel) -> bool {
         if !self.contraction(hero).by_strides {
             return true;
@@ -264,7 +265,7 @@ impl Grouper<'_> {
         }
     }
 
-    /// Whether a kernel stores what it multiplies as its rules ask.
+    /// Whether a kernel stores its product as its rules require.
     fn stores_by_rules(&self, id: InstructionId, hero: Hero, kernel: &Kernel) -> bool {
         let rules = self.contraction(hero);
         match hero {
@@ -291,7 +292,8 @@ impl Grouper<'_> {
         })
     }
 
-    /// Whether an instruction computes its elements from those of a single array, beside smaller ones that are broadcast.
+    /// Whether an instruction computes its elements from those of a single array, and from smaller arrays that are
+    /// broadcast.
     fn is_unary(&self, id: InstructionId) -> bool {
         let count = |id| self.module.shape(id).as_array().and_then(ArrayShape::element_count).unwrap_or(0);
         let is_large = |operand: &InstructionId| count(*operand) > self.options.large_operand.of(count(id));

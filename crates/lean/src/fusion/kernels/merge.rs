@@ -1,4 +1,4 @@
-//! Merging several kernels into one, where none of them waits for another.
+//! Merges several kernels into one, if none of them waits for another.
 
 use memplan_ir::InstructionId;
 use memplan_rewriter::cost::Hero;
@@ -107,9 +107,9 @@ impl Grouper<'_> {
         of.is_empty() || of.iter().any(|kernel| !kernels.contains(kernel))
     }
 
-    /// Whether one kernel can only run after an instruction, for another reason than that it waits for the other kernel.
-    /// `false` too where the search takes more than `max_steps` edges. What is known to be needed counts, on whatever way:
-    /// two kernels of which one waits for the other through a third are not merged anyway.
+    /// Whether one kernel can only run after an instruction, for another reason than waiting for the other kernel. Also
+    /// `false` if the search takes more than `max_steps` edges. Known dependencies count on any path: two kernels of
+    /// which one waits for the other through a third are not merged anyway.
     pub(super) fn waits_for(
         &self,
         [kernel, other]: [&Kernel; 2],

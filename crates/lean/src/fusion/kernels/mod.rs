@@ -1,9 +1,9 @@
-//! Deciding which instructions share a kernel.
+//! Decides which instructions share a kernel.
 //!
-//! A computation is visited from its last instruction to its first. When an instruction is visited, its users have been
-//! decided, so the kernels that would compute it are known. Either all of them do, and its array need not exist, or the
-//! instruction is *materialized*: its result is written to memory, by a kernel of which it is the root. A producer is
-//! never fused with some users only, since the array would have to exist all the same.
+//! A computation is visited from its last instruction to its first. By then, the users of an instruction are assigned
+//! to kernels. Either all of these kernels compute the instruction, so that its array need not exist, or it is
+//! *materialized*: a kernel with this instruction as its root writes it to memory. A producer is never fused with only
+//! some users, since its array would exist anyway.
 //!
 //! ```text
 //!   d = dot(a, b)        epilogue of k1, whose root is t
@@ -17,9 +17,9 @@
 //! At the end, the narrowest value between two kernels becomes the one that is stored ([`epilogues`]).
 //!
 //! Since a producer joins the kernels of all its users or none, no kernel waits for itself: every path out of a kernel
-//! leaves through its root. Kernels are merged, and then have several roots, where one kernel can hold rows of an
-//! expensive result on chip that all of them read ([`row_tiles`]), and at the end where one pass over common operands
-//! serves several ([`siblings`]); only there a search for cycles is needed ([`merge`]).
+//! leaves through its root. Merged kernels have several roots. Kernels are merged if one kernel can keep rows of an
+//! expensive result on chip that all of them read ([`row_tiles`]), and at the end if one pass over common operands
+//! serves several ([`siblings`]); only these merges need a search for cycles ([`merge`]).
 
 mod bytes;
 mod columns;
@@ -51,13 +51,13 @@ use kernel::{KernelId, Usage};
 /// larger rank is earlier.
 type Rank = u32;
 
-/// The rank of the last read of what is not known to be read.
+/// The rank of the last read of values without known reads.
 const UNREAD: Rank = Rank::MAX;
 
 /// Whether kernels that read the same arrays are merged.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Siblings {
-    /// Where no more bytes can be alive under any schedule: fewer bytes are moved.
+    /// If no schedule can have more live bytes: move fewer bytes.
     Join,
     /// Also where that depends on when others read the arrays that the kernels replace.
     JoinUpdates,
@@ -108,9 +108,9 @@ struct Grouper<'a> {
     positions: SecondaryMap<InstructionId, u32>,
     /// The parts of the text that kernels with several results span.
     spans: merge::Spans,
-    /// What instructions of the computation at hand are computed from.
+    /// The dependencies of the current computation.
     needs: needs::Needs,
-    /// What is not computed with the reduction that reads it, which leaves few columns.
+    /// Values that are not computed in the kernel of the column reduction that reads them.
     kept_from_columns: EntitySet<InstructionId>,
     /// Instructions that others must run after.
     is_control_predecessor: EntitySet<InstructionId>,
@@ -219,7 +219,7 @@ impl<'a> Grouper<'a> {
         self.record_reads(id, rank);
     }
 
-    /// Notes what was decided about an instruction and each of its users.
+    /// Records the decision about an instruction and each of its users.
     fn note(&mut self, id: InstructionId, verdict: Verdict) {
         // Parameters and the like are in memory without anybody deciding so.
         if self.classes[id] != CostClass::Free {
@@ -253,7 +253,8 @@ impl<'a> Grouper<'a> {
     /// Keeps an instruction out of the kernels of its users. Returns when it runs.
     fn materialize(&mut self, id: InstructionId) -> Rank {
         let class = self.classes[id];
-        // What moves no bytes runs whenever its users do; the result of the computation is needed at its end.
+        // An instruction that moves no bytes runs whenever its users do; the result of the computation is needed at its
+        // end.
         if class == CostClass::Free {
             return if id == self.root { 0 } else { self.last_read[id] };
         }

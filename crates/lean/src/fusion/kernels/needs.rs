@@ -1,11 +1,10 @@
-//! What an instruction is computed from: answers in constant time, of which those about what is far away may be "not
-//! known".
+//! Dependencies between instructions: answers in constant time, which may be "unknown" for distant instructions.
 //!
-//! What is near, less than [`WINDOW`] instructions before in the text, is known exactly: a bit for each.
+//! Dependencies on the [`WINDOW`] preceding instructions in the text are known exactly: a bit for each.
 //!
-//! Of what is further away only some is known. Every instruction hangs below one of its users, the one from which it is
-//! furthest to the end of the computation, so that the tree follows the longest chain: a training step's through all layers
-//! and back, with each weight's update beside it. What is below an instruction in this tree is needed for it.
+//! Others are known in part. Each instruction is a child of the user from which the path to the end of the computation
+//! is longest, so that this tree follows the longest chain: in a training step, through all layers and back, with each
+//! weight's update beside it. An instruction depends on all instructions below it in this tree.
 
 use memplan_ir::{InstructionId, Module, Users};
 
@@ -33,12 +32,12 @@ struct Node {
     next: u32,
 }
 
-/// Of the last instructions before one, those that it is computed from: the bit of a place is its remainder by [`WINDOW`].
+/// The dependencies among the preceding instructions: the bit of a position is its remainder by [`WINDOW`].
 #[derive(Clone, Copy, Debug)]
 struct Near([u64; WINDOW / 64]);
 
 impl Needs {
-    /// Looks at a computation, whose instructions stand after their operands. `places` says where each stands. Linear in
+    /// Analyzes a computation, whose instructions come after their operands. `places` has their positions. Linear in
     /// these instructions, not in those of the module.
     pub(super) fn look_at(
         &mut self,
@@ -104,7 +103,7 @@ impl Needs {
 impl Near {
     /// Adds an operand of the instruction at a place, and what that operand is computed from.
     fn add(&mut self, operand: usize, of_operand: &Near, at: usize) {
-        // The bits of places between the two stand for places that are too far away for the user.
+        // The bits of positions between the two represent positions that are too far away for the user.
         let is_passed = |word: usize| {
             let (first, end) = (operand % WINDOW, operand % WINDOW + (at - operand));
             bits(first, end.min(WINDOW), word) | bits(0, end.saturating_sub(WINDOW), word)

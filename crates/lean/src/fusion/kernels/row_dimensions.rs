@@ -1,4 +1,4 @@
-//! Along which dimensions of an expensive result a kernel can work row by row, so that it holds few rows on chip.
+//! The dimensions of an expensive result along which a kernel can work row by row, so that it keeps few rows on chip.
 //!
 //! ```text
 //!   s = f32[b,q,k] dot(..)          b and q are dimensions of everything computed from s,
@@ -16,9 +16,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::rows::{Rows, by_operand};
 
-/// The number of rows of `id`: its extents in the dimensions that everything computed from it has, multiplied.
-/// `dependents` are the kernel's instructions in textual order, `all_of` those of them that must be computed from `id`, as
-/// a kernel that goes through its rows computes nothing else.
+/// The number of rows of `id`: the product of its extents in the dimensions that all results computed from it have.
+/// `dependents` are the kernel's instructions in textual order, `all_of` those that must depend on `id`, since a kernel
+/// that iterates over its rows computes nothing else.
 ///
 /// `None` when no dimension is in everything.
 pub(super) fn n_rows(
@@ -56,7 +56,7 @@ fn keeps_rows(
         let operands = &module.instructions[dependent].operands;
         let Some(number) = operands.iter().position(|operand| rows.contains_key(operand)) else { continue };
         let treatment = by_operand(module, dependent, n, number, rows[&operands[number]]);
-        // Where another operand is read along another dimension, an element of the result needs several rows.
+        // If another operand is read along another dimension, an element of the result needs several rows.
         let is_read_alike = |parts: &[Option<Rows>]| {
             operands
                 .iter()

@@ -1,5 +1,5 @@
-//! One kernel for all readers of an expensive result. The kernel holds a tile of its rows on chip at a time, so that the
-//! whole need not exist in memory.
+//! One kernel for all readers of an expensive result. The kernel keeps one tile of its rows on chip at a time, so the
+//! whole result need not be in memory.
 
 use memplan_ir::{InstructionId, Op};
 use memplan_rewriter::cost::{CostClass, Hero};
@@ -35,7 +35,7 @@ impl Grouper<'_> {
             && !self.wait_for_each_other(kernels, self.options.rows.max_steps)
     }
 
-    /// The rows that a kernel in place of these would hold one after the other, whatever computes them.
+    /// The rows that one kernel in place of these would process one after the other, for any producer.
     fn rows_in_one_kernel(&self, id: InstructionId, kernels: &[KernelId]) -> Option<u64> {
         let (rules, limits) = (&self.target.fusion, &self.options.rows);
         if kernels.len() > limits.max_kernels {

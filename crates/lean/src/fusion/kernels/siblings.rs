@@ -6,19 +6,20 @@
 //!   p' = subtract(p, divide(m', sqrt(v')))         that it replaces
 //! ```
 //!
-//! Two kernels are merged when they iterate over the same elements in the same order, read a large array at the same
-//! index, and together stay within the limits of one kernel of the target. Two more conditions must hold. The merged
-//! kernel must not wait for itself: no path out of one kernel leads through a third into the other. And no more bytes may
-//! be alive: one of the two reads nothing that the other does not wait for anyway, and its results take no more bytes
-//! than the two kernels are the last to read. Then it can run when the other one does, under every schedule. With
-//! [`Siblings::JoinUpdates`], others may read an array that is replaced, as `p` above, if they come before in the text.
+//! Two kernels are merged if they iterate over the same elements in the same order, read a large array at the same
+//! index, and together stay within the target's limits for one kernel. Two more conditions must hold. The merged kernel
+//! must not wait for itself: no path from one kernel to the other leads through a third. And no more bytes may be live:
+//! everything that one of the two reads, the other waits for anyway, and its results take no more bytes than the two
+//! kernels are the last to read. Then it can run with the other one, under every schedule. With
+//! [`Siblings::JoinUpdates`], others may read an array that is replaced, as `p` above, if they come earlier in the
+//! text.
 //!
-//! Updates of slices, each in place of an array of its own, walk over the part that they write: the rows that a scan keeps
-//! for the way back are written by one kernel, with what else is computed beside them.
+//! Updates of slices, each in place of an array of its own, iterate over the written part: one kernel writes the rows
+//! that a scan keeps for its backward pass, together with other results computed from them.
 //!
 //! Reductions are merged the same way, over the elements that they reduce: `sum(x)` and `sum(x*x)` of a normalization
-//! read `x` once. Elementwise results over the same elements may be merged with them; and where the target's kernels of
-//! products and convolutions can add up what they store, the sums of a convolution's result never read it at all.
+//! read `x` once. Elementwise results over the same elements may join them. If the target's kernels of products and
+//! convolutions can sum their results, a sum of a convolution's result never reads that from memory.
 
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{ArrayShape, ComputationId, Dimensions, InstructionId, Op};
@@ -73,7 +74,7 @@ impl IterationSpace {
 #[derive(Clone, Debug)]
 struct Loop {
     space: IterationSpace,
-    /// What it reads at other indices than that of the element at hand.
+    /// The operands that it reads at other indices than the current element's.
     out_of_step: OutOfStep,
 }
 
@@ -81,8 +82,8 @@ struct Loop {
 type Loops = SecondaryMap<KernelId, Option<Loop>>;
 
 impl Grouper<'_> {
-    /// Merges siblings, array by array that they read. Every reader is looked at beside a few of those before it; products
-    /// first, since what runs with one of them reads nothing from memory for it.
+    /// Merges siblings, for each array that they read. Every reader is compared with a few of those before it; products
+    /// first, since a kernel merged with one of them reads nothing from memory for it.
     pub(super) fn join_siblings(&mut self, computation: ComputationId, siblings: Siblings) {
         let body = &self.module.computations[computation];
         self.needs.look_at(self.module, &body.instructions, self.users, |id| self.positions[id]);
@@ -166,7 +167,7 @@ impl Grouper<'_> {
         Some(Loop { space: self.space(kernel)?, out_of_step: self.read_out_of_step(kernel) })
     }
 
-    /// What a kernel iterates over; `None` for kernels that are more than one loop over elements.
+    /// The iteration space of a kernel; `None` for kernels that are more than one loop over elements.
     fn space(&self, kernel: &Kernel) -> Option<IterationSpace> {
         let is_one_loop = match kernel.hero {
             None => true,
@@ -258,7 +259,7 @@ impl Grouper<'_> {
     fn fit_together(&self, kernels: [KernelId; 2]) -> bool {
         let [a, b] = kernels.map(|kernel| &self.grouping.kernels[kernel]);
         let rules = &self.target.fusion;
-        // What they have in common is counted only where it matters.
+        // Common members are counted only if that matters.
         let fits_apart = a.members.len() + b.members.len() <= rules.max_instructions
             && a.operands.len() + b.operands.len() <= rules.max_operands
             && a.roots.len() + b.roots.len() <= rules.max_outputs;
@@ -276,7 +277,7 @@ impl Grouper<'_> {
             && roots.count() <= rules.max_outputs
     }
 
-    /// Whether one of two kernels is known to wait for the other through a third one. What is known takes no search.
+    /// Whether one of two kernels is known to wait for the other through a third one, without a search.
     fn certainly_wait(&self, kernels: [KernelId; 2]) -> bool {
         let [a, b] = kernels.map(|kernel| &self.grouping.kernels[kernel]);
         let is_third = |user: &InstructionId| self.is_computed_outside(*user, &kernels);
@@ -328,7 +329,7 @@ impl Grouper<'_> {
                 || self.is_available_early(id)
                 || self.waits_for([other, kernel], id, self.options.siblings.max_wait_steps)
         };
-        // The search for what is waited for comes last: it may take long.
+        // The search for dependencies comes last: it may take long.
         self.frees_what_it_writes(kernel, out_of_step, other, is_shared, is_last)
             && kernel.operands.iter().all(is_there)
     }
@@ -345,7 +346,7 @@ impl Grouper<'_> {
         let bytes = |id: InstructionId| self.bytes[id];
         let is_out_of_step = |id| out_of_step.iter().any(|&(_, read)| read == id);
         let is_updated = |id| kernel.roots.iter().any(|&root| self.updated(root) == Some(id));
-        // What the other one writes is there only when it has run; what is updated stays.
+        // The other kernel's results exist only after it has run; an updated array stays.
         let is_freed = |&id: &InstructionId| {
             !is_updated(id) && !other.roots.contains(&id) && is_last(id) && !is_out_of_step(id)
         };

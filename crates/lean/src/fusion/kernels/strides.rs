@@ -6,15 +6,15 @@
 //!   d = f32[64,128,128] dot(reshape(t), ..)        batches are two stretches of x: t is in memory
 //! ```
 //!
-//! A dimension of the product is a stretch of an array if the dimensions of the array that it is made of lie side by side
-//! there, in the same order. The roles of dimensions are followed through reshapes and elementwise operations; what is not
-//! understood counts as one stretch.
+//! A product's dimension is a stretch of an array if the array's dimensions that form it are adjacent there, in the
+//! same order. The roles of dimensions are tracked through reshapes and elementwise operations; any other operation
+//! counts as one stretch.
 
 use memplan_ir::{DotOperand, InstructionId, Module, Op, Users};
 use memplan_rewriter::cost;
 use smallvec::SmallVec;
 
-/// What a dimension of an operand or of the result of a product is.
+/// The role of a dimension of an operand or of the result of a product.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
     Batch,
@@ -23,7 +23,7 @@ enum Role {
     Contracted,
 }
 
-/// Whether what is loaded through a transpose lies in stretches of its operand.
+/// Whether an operand loaded through a transpose consists of stretches.
 pub(super) fn loads_stretches(
     module: &Module,
     users: &Users,
@@ -47,7 +47,7 @@ pub(super) fn loads_stretches(
     }
 }
 
-/// Whether what is stored through a transpose lies in stretches of the transpose.
+/// Whether a result stored through a transpose consists of stretches of the transpose.
 pub(super) fn stores_stretches(
     module: &Module,
     users: &Users,
@@ -59,7 +59,7 @@ pub(super) fn stores_stretches(
         let Some(user) = only_user_of(users, at, members) else { return true };
         if let Op::Transpose { .. } = module.instructions[user].op {
             let Some(roles) = roles_of_result(module, dot) else { return true };
-            // Where each dimension of what is transposed comes to lie.
+            // The new position of each transposed dimension.
             let order = permutation(module, user);
             let mut places: SmallVec<[usize; 8]> = SmallVec::from_elem(0, order.len());
             order.iter().enumerate().for_each(|(to, &from)| places[from] = to);
@@ -127,8 +127,8 @@ fn roles_of_result(module: &Module, dot: InstructionId) -> Option<Roles> {
     Some((0..n_all).map(role).collect())
 }
 
-/// The roles of the dimensions of `to`, whose elements are those of `of` in the same order; dimensions of one element have none.
-/// `None` where a dimension has parts of several roles.
+/// The roles of the dimensions of `to`, a reshape of `of`; dimensions of one element have none. `None` if a dimension
+/// has parts of several roles.
 fn roles_through_reshape(
     module: &Module,
     of: InstructionId,
@@ -168,12 +168,12 @@ fn most_stretches(role: Role, all: &[Option<Role>]) -> usize {
     if role == Role::Free(0) && !all.contains(&Some(Role::Batch)) { 2 } else { 1 }
 }
 
-/// Whether dimensions of one role lie side by side at their places, but for as many gaps as are allowed.
+/// Whether dimensions of one role are adjacent, except for the allowed number of gaps.
 fn are_stretches(roles: &[Option<Role>], places: &[usize], most: impl Fn(Role) -> usize) -> bool {
     let mut by_place: SmallVec<[(usize, usize); 8]> =
         places.iter().enumerate().map(|(d, &place)| (place, d)).collect();
     by_place.sort_unstable();
-    // Dimensions in the order of their places, without those of one element.
+    // Dimensions in the order of their positions, without those of one element.
     let order: SmallVec<[usize; 8]> =
         by_place.into_iter().map(|(_, d)| d).filter(|&d| roles[d].is_some()).collect();
     let follows = |a: usize, b: usize| (a + 1..b).all(|d| roles[d].is_none());

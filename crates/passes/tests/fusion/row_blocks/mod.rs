@@ -1,7 +1,7 @@
 //! Blocks of rows: one file per case under `tests/hlo/row_blocks/`, and random programs.
 //!
-//! The header says how small an array is still cut, `// smallest: 256`, and what becomes of the results: `// results: equal`
-//! bit for bit, or `// results: close`, where sums are added up block by block.
+//! The header gives the smallest array to divide, `// smallest: 256`, and how results compare: `// results: equal` bit
+//! for bit, or `// results: close`, if sums are added block by block.
 
 mod random;
 

@@ -1,0 +1,69 @@
+"""How far XLA's own figures are from estimates, by kinds of programs; compare.py --write puts it into the files of compilers.
+
+Of each kind (`memory::ProgramKind`), the ratios between which XLA's bytes over those of the estimate are for most programs:
+more than four of five, so that four of five are within for families that the ratios were not taken from.
+"""
+
+import collections
+import gzip
+import re
+
+TAILS = 0.08  # of the programs, on either side
+FEWEST = 15  # programs of a kind that has ratios of its own
+LEAST = 30  # programs, without which nothing is known of a compiler
+KINDS = ['checkpointed', 'convolutions-in-loops', 'convolutions', 'loops', 'straight']
+
+# A program: its family, its kind, and XLA's bytes over those of the estimate.
+Residual = collections.namedtuple('Residual', 'family kind ratio')
+
+
+def kind(module):
+    text = gzip.open(module, 'rt').read()
+    if ' opt-barrier(' in text:
+        return 'checkpointed'
+    loops = ' while(' in text
+    if ' convolution(' in text:
+        return 'convolutions-in-loops' if loops else 'convolutions'
+    return 'loops' if loops else 'straight'
+
+
+def quantile(values, part):
+    values = sorted(values)
+    at = part * (len(values) - 1)
+    below = values[int(at)]
+    return below + (values[min(int(at) + 1, len(values) - 1)] - below) * (at - int(at))
+
+
+def bounds(residuals):
+    """Of each kind, the lowest and highest ratio without the tails."""
+    of_kind = collections.defaultdict(list)
+    for it in residuals:
+        of_kind[it.kind].append(it.ratio)
+    every = [it.ratio for it in residuals]
+    chosen = {name: of_kind[name] if len(of_kind[name]) >= FEWEST else every for name in KINDS}
+    return {name: (quantile(values, TAILS), quantile(values, 1 - TAILS)) for name, values in chosen.items()}
+
+
+def is_within(it, of_kind):
+    low, high = of_kind[it.kind]
+    return min(low, 1) <= it.ratio <= max(high, 1)
+
+
+def coverage(residuals):
+    """The shares within their intervals: of all programs, and where the program's own family was left out."""
+    fitted = bounds(residuals)
+    inside = sum(is_within(it, fitted) for it in residuals)
+    left_out = 0
+    for name in {it.family for it in residuals}:
+        others = [it for it in residuals if it.family != name]
+        left_out += sum(is_within(it, bounds(others)) for it in residuals if it.family == name) if others else 0
+    return inside / len(residuals), left_out / len(residuals)
+
+
+def write(path, residuals):
+    """Puts the ratios into the file of a compiler."""
+    lines = ['[intervals]                      # scripts/truth/intervals.py: bytes of XLA over those of the estimate']
+    lines += [f'programs = {len(residuals)}']
+    lines += [f'{name} = [{low:.3f}, {high:.3f}]' for name, (low, high) in bounds(residuals).items()]
+    rest = re.sub(r'\n\[intervals\].*?(?=\n\[|\Z)', '', path.read_text(), flags=re.S).rstrip('\n')
+    path.write_text(rest + '\n\n' + '\n'.join(lines) + '\n')
