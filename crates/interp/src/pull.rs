@@ -4,15 +4,16 @@ use std::collections::BTreeSet;
 
 use memplan_ir::{
     Access, ArrayShape, BinaryOp, ComparisonType, Computation, ComputationId, ElementType, GatherDimensions,
-    InstructionId, Literal, Module, Op, PaddingDimension, Role, Shape, UnaryOp,
+    InstructionId, Literal, Module, Op, PaddingDimension, Role, Shape,
 };
 use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 
 use crate::Error;
 use crate::compile::check_precision;
-use crate::element::Class;
+use crate::element::{Class, Lanes};
 use crate::lower::{DomainId, Ix, Leaf, Lower, Name, Need};
+use crate::math;
 use crate::program::{Reg, Source, StepOp};
 use memplan_memory::Addressing;
 
@@ -125,13 +126,16 @@ impl Lower<'_> {
         match &instruction.op {
             Op::Unary(op) => {
                 let from = operand_type(0)?;
-                self.check_unary(name.instruction, *op, from)?;
+                let is_defined = math::unary(*op, from, &no_lanes(from), &mut no_lanes(t), 0).is_some();
+                self.check_type(is_defined, name.instruction, from)?;
                 let [x] = self.all([(operand(0), domain)])?;
                 Ok(self.step(StepOp::Unary(*op, from), class, [x]))
             }
             Op::Binary(op) => {
                 let from = operand_type(0)?;
-                self.check_binary(name.instruction, *op, from)?;
+                let (x, y) = (no_lanes(from), no_lanes(from));
+                let is_defined = math::binary(*op, from, &x, &y, &mut no_lanes(t), 0).is_some();
+                self.check_type(is_defined, name.instruction, from)?;
                 let [x, y] = self.all([(operand(0), domain), (operand(1), domain)])?;
                 Ok(self.step(StepOp::Binary(*op, from), class, [x, y]))
             }
@@ -522,35 +526,6 @@ impl Lower<'_> {
         self.rows_domain(&from.dimensions, logical)
     }
 
-    fn check_unary(&self, id: InstructionId, op: UnaryOp, t: ElementType) -> Result<(), Error> {
-        use UnaryOp::*;
-        let is_fine = match op {
-            Abs | Negate | Sign | Real | Imag => t != ElementType::Pred,
-            Not => t.is_integral() || t == ElementType::Pred,
-            CountLeadingZeros | PopulationCount => t.is_integral() || t == ElementType::Pred,
-            IsFinite => t.is_floating(),
-            Ceil | Floor | RoundNearestAwayFromZero | RoundNearestEven | Erf => t.is_floating(),
-            _ => t.is_floating() || t.is_complex(),
-        };
-        self.check_type(is_fine, id, t)
-    }
-
-    fn check_binary(&self, id: InstructionId, op: BinaryOp, t: ElementType) -> Result<(), Error> {
-        use BinaryOp::*;
-        let is_int = t.is_integral() || t == ElementType::Pred;
-        let is_fine = match op {
-            Add | Subtract | Multiply | Maximum | Minimum => true,
-            Divide | Power => t != ElementType::Pred,
-            And | Or | Xor => is_int,
-            ShiftLeft | ShiftRightArithmetic | ShiftRightLogical => is_int,
-            Mulhi => t.is_integral(),
-            Remainder => !t.is_complex(),
-            Atan2 => t.is_floating() || t.is_complex(),
-            Complex => matches!(t, ElementType::F32 | ElementType::F64),
-        };
-        self.check_type(is_fine, id, t)
-    }
-
     fn check_type(&self, is_fine: bool, id: InstructionId, element_type: ElementType) -> Result<(), Error> {
         let instruction = &self.module.instructions[id];
         if is_fine {
@@ -562,6 +537,11 @@ impl Lower<'_> {
             element_type,
         })
     }
+}
+
+/// Empty registers, which are enough to learn whether an operation is defined for their types.
+fn no_lanes(t: ElementType) -> Lanes {
+    Lanes::new(Class::of(t), 0)
 }
 
 /// The shape of an instruction that must be an array.

@@ -343,23 +343,17 @@ impl<'a> Build<'a> {
                     _ => self.contraction(inner),
                 })
             }
-            Op::Dot(dot) | Op::ScaledDot(dot) => Some(Contraction::of_dot(
-                array(instruction.operands[0])?,
-                array(instruction.operands[1])?,
-                &dot.dimensions,
-            )),
-            Op::RaggedDot(dot) => Some(Contraction::of_dot(
-                array(instruction.operands[0])?,
-                array(instruction.operands[1])?,
-                &dot.dimensions,
-            )),
             Op::Convolution(convolution) => Some(Contraction::of_convolution(
                 array(instruction.operands[0])?,
                 array(instruction.operands[1])?,
                 array(id)?,
                 convolution,
             )),
-            _ => None,
+            op => {
+                let dimensions = op.dot_dimensions()?;
+                let [lhs, rhs] = [0, 1].map(|i| array(instruction.operands[i]));
+                Some(Contraction::of_dot(lhs?, rhs?, dimensions))
+            }
         }
     }
 }

@@ -7,8 +7,9 @@ use strum::{IntoEnumIterator, VariantArray};
 
 use crate::{
     Async, Collective, ComparisonDirection, ComparisonType, Convolution, CustomCall, Dimensions, Domain, Dot,
-    Feed, FftKind, Fusion, GatherDimensions, Literal, Opcode, PaddingDimension, RaggedDot, RngAlgorithm,
-    RngDistribution, Scan, ScatterDimensions, SliceDimension, Transfer, TriangularSolve, Window,
+    DotDimensions, Feed, FftKind, Fusion, GatherDimensions, Literal, Opcode, PaddingDimension, RaggedDot,
+    RngAlgorithm, RngDistribution, Scan, ScatterDimensions, SliceDimension, Transfer, TriangularSolve,
+    Window,
 };
 
 /// Elementwise operations of one operand that need no attribute.
@@ -353,6 +354,16 @@ impl Op {
             | Op::CollectivePermute(c)
             | Op::CollectivePermuteStart(c)
             | Op::CollectivePermuteDone(c) => Some(c),
+            _ => None,
+        }
+    }
+
+    /// The dimension numbers of an operation that multiplies its first two operands as a dot does. Convolutions have
+    /// others.
+    pub fn dot_dimensions(&self) -> Option<&DotDimensions> {
+        match self {
+            Op::Dot(dot) | Op::ScaledDot(dot) => Some(&dot.dimensions),
+            Op::RaggedDot(dot) => Some(&dot.dimensions),
             _ => None,
         }
     }

@@ -1,5 +1,6 @@
 //! The levers: the possible changes, the passes that apply each to the module, and how to write it in the program.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use memplan_analysis::ValueClass;
@@ -37,6 +38,21 @@ pub enum Lever {
     Pool,
     /// Another order, other kernels: memplan's own compiler.
     Order,
+}
+
+impl Lever {
+    pub(super) const TIERS: RangeInclusive<u8> = 0..=4;
+
+    /// The cost to the user: only time; the host's memory; other numbers; fewer examples; more devices.
+    pub(super) fn tier(self) -> u8 {
+        match self {
+            Lever::Donate | Lever::Recompute | Lever::Microbatch | Lever::Pool | Lever::Order => 0,
+            Lever::Offload => 1,
+            Lever::Dtype => 2,
+            Lever::Batch => 3,
+            Lever::Shard => 4,
+        }
+    }
 }
 
 /// One change of a program.
@@ -138,6 +154,35 @@ impl Edit {
             Edit::Batch(_) => Lever::Batch,
             Edit::Microbatch(_) => Lever::Microbatch,
             Edit::Shard(..) => Lever::Shard,
+        }
+    }
+
+    /// The order in which changes are applied. A rewrite is last, since it depends on the limit.
+    pub(super) fn place(&self) -> u8 {
+        match self {
+            Edit::Donate(_) => 0,
+            Edit::Narrow(..) | Edit::NarrowKept(_) => 1,
+            Edit::Checkpoint(_) => 2,
+            Edit::Microbatch(_) => 3,
+            Edit::Batch(_) => 4,
+            Edit::Shard(..) => 5,
+            Edit::Offload => 6,
+            Edit::Rewrite => 7,
+        }
+    }
+
+    /// The number of devices or runs that the change needs for the original number of examples.
+    pub(super) fn per_example(&self, program: &Candidate) -> f64 {
+        match self {
+            Edit::Batch(n) => program.examples().unwrap_or(*n) as f64 / *n as f64,
+            Edit::Shard(_, devices) => *devices as f64,
+            Edit::Donate(_)
+            | Edit::Checkpoint(_)
+            | Edit::Rewrite
+            | Edit::Narrow(..)
+            | Edit::NarrowKept(_)
+            | Edit::Offload
+            | Edit::Microbatch(_) => 1.0,
         }
     }
 

@@ -28,33 +28,6 @@ struct Tried {
     cost: f64,
 }
 
-/// The cost of a change to its user: only time; the host's memory; other numbers; fewer examples; more devices.
-fn tier(edit: &Edit) -> u8 {
-    match edit.lever() {
-        Lever::Donate | Lever::Recompute | Lever::Microbatch | Lever::Pool | Lever::Order => 0,
-        Lever::Offload => 1,
-        Lever::Dtype => 2,
-        Lever::Batch => 3,
-        Lever::Shard => 4,
-    }
-}
-
-const TIERS: std::ops::RangeInclusive<u8> = 0..=4;
-
-/// The order in which changes are applied. A rewrite is last, since it depends on the limit.
-fn place(edit: &Edit) -> u8 {
-    match edit {
-        Edit::Donate(_) => 0,
-        Edit::Narrow(..) | Edit::NarrowKept(_) => 1,
-        Edit::Checkpoint(_) => 2,
-        Edit::Microbatch(_) => 3,
-        Edit::Batch(_) => 4,
-        Edit::Shard(..) => 5,
-        Edit::Offload => 6,
-        Edit::Rewrite => 7,
-    }
-}
-
 /// The cheapest set of the first tier in which one fits; if none fits, the smallest of all.
 pub(super) fn best(
     program: &Candidate,
@@ -64,7 +37,7 @@ pub(super) fn best(
 ) -> Result<Best, EstimateError> {
     let nothing = Tried { edits: Vec::new(), total: before.total, cost: before.seconds };
     let mut tried = vec![nothing];
-    for tier in TIERS {
+    for tier in Lever::TIERS {
         if chosen(&tried, setting).is_some() {
             break;
         }
@@ -91,31 +64,22 @@ fn chosen<'a>(tried: &'a [Tried], setting: &Setting<'_>) -> Option<&'a Tried> {
 
 /// Changes of a tier that were tried alone.
 fn alone(program: &Candidate, singles: &[(Suggestion, Edit)], own: u8) -> Vec<Tried> {
-    let of_tier = singles.iter().filter(|(_, edit)| tier(edit) == own);
+    let of_tier = singles.iter().filter(|(_, edit)| edit.lever().tier() == own);
     let as_set = |(change, edit): &(Suggestion, Edit)| Tried {
         edits: vec![edit.clone()],
         total: change.total,
-        cost: change.seconds * per_example(program, edit),
+        cost: change.seconds * edit.per_example(program),
     };
     of_tier.map(as_set).collect()
-}
-
-/// The number of devices or runs that a change needs for the original number of examples.
-fn per_example(program: &Candidate, edit: &Edit) -> f64 {
-    match edit {
-        Edit::Batch(n) => program.examples().unwrap_or(*n) as f64 / *n as f64,
-        Edit::Shard(_, devices) => *devices as f64,
-        _ => 1.0,
-    }
 }
 
 /// Sets to try: changes of a tier with each other in the lowest tier, else with the sets of lower tiers that need
 /// fewest bytes.
 fn together(singles: &[(Suggestion, Edit)], tried: &[Tried], before: Bytes, own: u8) -> Vec<Vec<Edit>> {
-    let helps = singles.iter().filter(|(change, edit)| change.total < before && tier(edit) == own);
+    let helps = singles.iter().filter(|(change, edit)| change.total < before && edit.lever().tier() == own);
     let helpful: Vec<&Edit> = helps.map(|(_, edit)| edit).collect();
     let mut bases: Vec<&Tried> =
-        tried.iter().filter(|tried| tried.edits.iter().all(|edit| tier(edit) < own)).collect();
+        tried.iter().filter(|tried| tried.edits.iter().all(|edit| edit.lever().tier() < own)).collect();
     bases.sort_by_key(|tried| tried.total);
     // Without a rewrite, since nothing can be added to it.
     bases.retain(|tried| !tried.edits.contains(&Edit::Rewrite));
@@ -148,7 +112,7 @@ fn together(singles: &[(Suggestion, Edit)], tried: &[Tried], before: Bytes, own:
     }
     for set in &mut sets {
         set.splice(0..0, bare.iter().cloned());
-        set.sort_by_key(place);
+        set.sort_by_key(Edit::place);
     }
     sets
 }

@@ -34,7 +34,6 @@ pub(super) fn add(
     let instruction = &module.instructions[id];
     let operand = |i: usize| instruction.operands.get(i).and_then(|&o| module.shape(o).as_array());
     let product = match &instruction.op {
-        Op::Dot(dot) | Op::ScaledDot(dot) => Some(dot_product(&dot.dimensions, operand(0), operand(1))),
         Op::RaggedDot(dot) => {
             // Every row is multiplied with the matrix of one group.
             let contracted = dot.dimensions.lhs_contracting.iter().map(|&d| extent(operand(0), d));
@@ -76,7 +75,7 @@ pub(super) fn add(
             }
             None => None,
         },
-        _ => None,
+        op => op.dot_dimensions().map(|dimensions| dot_product(dimensions, operand(0), operand(1))),
     };
     match (product, operand(0)) {
         (Some(product), Some(array)) => {
