@@ -133,7 +133,7 @@ fn carry_out(
     for edit in &edits {
         let now = made.as_ref().unwrap_or(program);
         let Ok(next) = now.with(edit, setting) else { return Ok(None) };
-        factor *= per_example(now, edit);
+        factor *= edit.per_example(now);
         made = Some(next);
     }
     let price = made.as_ref().unwrap_or(program).price(setting)?;
