@@ -218,7 +218,8 @@ impl<'c> Lone<'c> {
     /// It is a product that has other dimensions on the other side.
     pub(super) fn product(&self) -> Option<Reason> {
         let name = &self.described.origin.name;
-        let other = self.there.made.of(name).iter().find(|made| is_product(made.opcode));
+        let products = self.there.made.of(name).iter().filter(|made| is_product(made.opcode));
+        let other = products.max_by_key(|made| made.elements);
         let other = other.filter(|_| is_product(self.here.computed_by(self.stored)))?;
         let why = format!(
             "one side merges, splits or pads the product: {} elements in {}, {} in {}",

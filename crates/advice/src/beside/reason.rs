@@ -1,7 +1,7 @@
 //! Why a value is in memory on one side only, or takes more bytes there.
 
 use memplan_analysis::Time;
-use memplan_ir::{ArrayShape, InstructionId, Opcode, Shape};
+use memplan_ir::{Access, ArrayShape, InstructionId, Opcode, Shape};
 use memplan_memory::Bytes;
 use serde::Serialize;
 use strum::IntoStaticStr;
@@ -136,8 +136,5 @@ impl At<'_> {
 
 /// Whether an operation multiplies arrays; libraries do so by custom calls.
 pub(super) fn is_product(opcode: Opcode) -> bool {
-    matches!(
-        opcode,
-        Opcode::Dot | Opcode::RaggedDot | Opcode::ScaledDot | Opcode::Convolution | Opcode::CustomCall
-    )
+    opcode.traits().access == Access::Contraction || opcode == Opcode::CustomCall
 }
