@@ -141,9 +141,11 @@ impl Compiler {
 
     /// All versions of all compilers, the newest of each first.
     pub fn versions() -> Vec<Compiler> {
-        let parse =
-            |&(path, text): &_| Compiler::parse(text, path).expect("built-in compiler files are valid");
-        BUILT_IN.iter().map(parse).collect()
+        BUILT_IN.iter().map(|&(path, text)| Compiler::parse_built_in(path, text)).collect()
+    }
+
+    fn parse_built_in(path: &str, text: &str) -> Compiler {
+        Compiler::parse(text, path).expect("built-in compiler files are valid")
     }
 
     /// The built-in compiler with a name, the newest version where the name ends in none (`xla-gpu`, `xla-gpu@0.10`), or the
@@ -157,20 +159,15 @@ impl Compiler {
                 .map_err(|source| CompilerError::Read { path: name.to_string(), source })?;
             return Compiler::parse(&text, name);
         }
-        let mut all = Compiler::versions();
-        let is_named = |compiler: &Compiler| compiler.name == name || compiler.name_with_version() == name;
-        match all.iter().position(is_named) {
-            Some(i) => Ok(all.swap_remove(i)),
-            None => {
-                let versions: Vec<String> = all.iter().map(Compiler::name_with_version).collect();
-                let newest = Compiler::built_in();
-                let names = || newest.iter().map(|compiler| compiler.name.as_str());
-                let meant = did_you_mean(name, names().chain(versions.iter().map(String::as_str)));
-                let known =
-                    format!("{}, by version {}", names().collect::<Vec<_>>().join(", "), versions.join(", "));
-                Err(CompilerError::Unknown { name: name.to_string(), meant, known })
-            }
+        if let Some((path, text)) = compiler_file::built_in(name) {
+            return Ok(Compiler::parse_built_in(path, text));
         }
+        let versions: Vec<&str> = compiler_file::versions().collect();
+        let mut names: Vec<&str> = versions.iter().map(|it| compiler_file::without_version(it)).collect();
+        names.dedup();
+        let meant = did_you_mean(name, names.iter().chain(&versions).copied());
+        let known = format!("{}, by version {}", names.join(", "), versions.join(", "));
+        Err(CompilerError::Unknown { name: name.to_string(), meant, known })
     }
 
     /// The version of a compiler that is nearest to a version of jaxlib (`0.11.3`): the newest that is not newer, or else
@@ -201,7 +198,8 @@ impl Compiler {
     }
 
     /// Reads a compiler from the text of a TOML file; `path` is for errors alone. A file that is `based_on` a built-in
-    /// compiler says only what differs: tables are merged, all else is replaced.
+    /// compiler says only what differs: tables are merged, all else is replaced, and passes that are named in `without` are
+    /// not run.
     ///
     /// # Errors
     /// The text is not TOML or does not describe a compiler. The options of passes are not parsed.
@@ -274,7 +272,8 @@ mod tests {
 
     #[test]
     fn every_compiler_has_a_machine() {
-        for compiler in Compiler::versions() {
+        for (compiler, name) in Compiler::versions().into_iter().zip(compiler_file::versions()) {
+            assert_eq!(compiler.name_with_version(), name, "its file is named after it");
             let found = Compiler::find(&compiler.name_with_version());
             assert!(found.is_ok_and(|found| found == compiler));
             assert!(Target::find(&compiler.target).is_ok(), "{}", compiler.name);
@@ -330,11 +329,19 @@ mod tests {
         let mine = of(mine).unwrap();
         assert_eq!((mine.name.as_str(), mine.fusion.max_outputs), ("mine", 7));
         assert_eq!((&mine.passes, mine.fusion.max_operands), (&base.passes, base.fusion.max_operands));
-        let error = |text| of(text).unwrap_err().to_string();
+        let error = |text: &str| of(text).unwrap_err().to_string();
         assert!(
             error("name = 'mine'\nbased_on = 'gcc'")
                 .starts_with("mine.toml:2:12: no built-in compiler is `gcc`")
         );
+        let without = |names: &str| format!("based_on = 'xla-cpu@0.12'\nwithout = {names}\n");
+        let passes = of(&without("['donation']")).unwrap().passes;
+        assert_eq!(passes.as_slice(), &base.passes[..base.passes.len() - 1]);
+        assert_eq!(
+            error(&without("['done']")),
+            "mine.toml:2:12: expected a pass that the built-in compiler runs"
+        );
+        assert_eq!(error(&without("3")), "mine.toml:2:11: expected a list of passes");
         assert_eq!(error("based_on = 3"), "mine.toml:1:12: expected the name of a built-in compiler");
         let wrong = "based_on = 'xla-cpu@0.12'\nname = 'mine'\n[fusion]\nmax_outputs = 'x'\n";
         assert!(error(wrong).starts_with("mine.toml:4:15: invalid type"), "{}", error(wrong));

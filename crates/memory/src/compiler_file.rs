@@ -1,7 +1,7 @@
 //! The files of compilers: which are built in, and how one says what differs from another.
 
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeArray, DeTable, DeValue};
 
 use crate::CompilerError;
 use crate::target_spans::line_and_column;
@@ -18,26 +18,65 @@ pub(crate) const BUILT_IN: &[(&str, &str)] = &[
 /// The key of a file that says what differs from a built-in compiler.
 const BASED_ON: &str = "based_on";
 
-/// What a file says, and what the one says that it is based on. Places in the text are those of the file itself.
+/// The key of the passes that the built-in compiler runs, and this one does not.
+const WITHOUT: &str = "without";
+
+/// The names of the built-in compilers with their versions, the newest version of each first.
+pub(crate) fn versions() -> impl Iterator<Item = &'static str> {
+    BUILT_IN.iter().map(|(path, _)| path.trim_end_matches(".toml"))
+}
+
+/// The path and the text of a built-in compiler: of the newest version if the name has none.
+pub(crate) fn built_in(name: &str) -> Option<(&'static str, &'static str)> {
+    let is_named = |known: &str| known == name || without_version(known) == name;
+    versions().position(is_named).map(|i| BUILT_IN[i])
+}
+
+/// `xla-gpu` of `xla-gpu@0.12`.
+pub(crate) fn without_version(name: &str) -> &str {
+    name.split_once('@').map_or(name, |(name, _)| name)
+}
+
+/// Parses a file and, if it is `based_on` a built-in compiler, that one's file; merges both. Spans are those of the file
+/// itself.
 ///
 /// # Errors
-/// It is no TOML, or is based on no built-in compiler.
+/// The text is not TOML, there is no such built-in compiler, or it does not run a pass that the file leaves out.
 pub(crate) fn document<'a>(text: &'a str, path: &str) -> Result<DeTable<'a>, CompilerError> {
     let mut own = DeTable::parse(text).map_err(|error| error_at(path, text, &error))?.into_inner();
     let Some(base) = own.remove(BASED_ON) else { return Ok(own) };
-    let span = base.span();
-    let wrong = |message: String| error(path, text, span.start, message);
-    let DeValue::String(name) = base.into_inner() else {
-        return Err(wrong("expected the name of a built-in compiler".to_string()));
+    let wrong =
+        |place: &Spanned<DeValue<'_>>, message: String| error(path, text, place.span().start, message);
+    let DeValue::String(name) = base.get_ref() else {
+        return Err(wrong(&base, "expected the name of a built-in compiler".to_string()));
     };
-    let file = format!("{name}.toml");
-    let Some((base_path, base_text)) = BUILT_IN.iter().find(|(path, _)| **path == file) else {
-        let known: Vec<&str> = BUILT_IN.iter().map(|(path, _)| path.trim_end_matches(".toml")).collect();
-        return Err(wrong(format!("no built-in compiler is `{name}`: they are {}", known.join(", "))));
+    let Some((base_path, base_text)) = built_in(name) else {
+        let known: Vec<&str> = versions().collect();
+        return Err(wrong(&base, format!("no built-in compiler is `{name}`: they are {}", known.join(", "))));
     };
     let mut document = document(base_text, base_path)?;
+    if let Some(without) = own.remove(WITHOUT) {
+        let DeValue::Array(names) = without.get_ref() else {
+            return Err(wrong(&without, "expected a list of passes".to_string()));
+        };
+        for name in names {
+            if !leave_out(&mut document, name.get_ref()) {
+                return Err(wrong(name, "expected a pass that the built-in compiler runs".to_string()));
+            }
+        }
+    }
     merge(&mut document, own);
     Ok(document)
+}
+
+/// Removes a pass from a compiler's passes. Returns whether it was there.
+fn leave_out(document: &mut DeTable<'_>, pass: &DeValue<'_>) -> bool {
+    let passes = document.get_mut("passes").map(Spanned::get_mut);
+    let (Some(DeValue::Array(passes)), Some(pass)) = (passes, pass.as_str()) else { return false };
+    let is_other = |it: &Spanned<DeValue<'_>>| it.get_ref().as_str() != Some(pass);
+    let n_before = passes.len();
+    *passes = std::mem::replace(passes, DeArray::new()).into_iter().filter(is_other).collect();
+    passes.len() < n_before
 }
 
 /// Puts what the second table says in place of what the first one says, table by table.
