@@ -56,7 +56,9 @@ def coverage(residuals):
     left_out = 0
     for name in {it.family for it in residuals}:
         others = [it for it in residuals if it.family != name]
-        left_out += sum(is_within(it, bounds(others)) for it in residuals if it.family == name) if others else 0
+        if others:
+            of_kind = bounds(others)
+            left_out += sum(is_within(it, of_kind) for it in residuals if it.family == name)
     return inside / len(residuals), left_out / len(residuals)
 
 
