@@ -54,8 +54,7 @@ pub(crate) fn verdict_at_least(
     let is_sure = |excess: &Excess| least.is_none_or(|least| least > excess.available);
     let main = excess.filter(is_sure).map(|excess| story(module, planned, excess));
     let others = too_small(plan, target, |space| space != MemorySpaceId::MAIN);
-    let lines: Vec<String> = main.into_iter().chain(others).collect();
-    if lines.is_empty() { Ok(()) } else { Err(Failure::DoesNotFit(lines.join("\n"))) }
+    unless_any(main.into_iter().chain(others).collect())
 }
 
 /// Whether a plan fits the memories of its machine.
@@ -63,7 +62,11 @@ pub(crate) fn verdict_at_least(
 /// # Errors
 /// [`Failure::DoesNotFit`] names the memories that it does not fit.
 pub(crate) fn within(plan: &MemoryPlan, target: &Target) -> Result<(), Failure> {
-    let lines = too_small(plan, target, |_| true);
+    unless_any(too_small(plan, target, |_| true))
+}
+
+/// Fails with the lines, if there are any.
+fn unless_any(lines: Vec<String>) -> Result<(), Failure> {
     if lines.is_empty() { Ok(()) } else { Err(Failure::DoesNotFit(lines.join("\n"))) }
 }
 

@@ -45,7 +45,7 @@ mod watch;
 
 pub use compile::{CompileError, CompileOptions, Compiled, FastMemoryUse, compile};
 pub use effort::Effort;
-pub use estimate::{Estimate, EstimateError, estimate, estimate_compiled, kind_of};
+pub use estimate::{Estimate, EstimateError, estimate, estimate_compiled};
 pub use fast_memory::assign_fast_memory;
 pub use first_guess::FirstGuess;
 pub use frontier::{Point, frontier};
