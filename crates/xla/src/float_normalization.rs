@@ -7,15 +7,15 @@
 //!                                     a = bf16[4] convert(aw)
 //! ```
 //!
-//! XLA's CPU compiler has no code for narrow floats but conversions, so slices, transposes and updates widen their operands
-//! as sums do: an array that is read in narrow slices exists in the wide type as a whole. Every operation still rounds its
-//! result, as in the program. Since jaxlib 0.12 data moves in the narrow type
-//! ([`FloatNormalization::keeps`]), its library of kernels computes in it ([`FloatNormalization::library`]), and the operands of
-//! all other products are widened.
+//! Before jaxlib 0.12, XLA's CPU compiler has code for conversions of narrow floats only, so it widens the operands of
+//! slices, transposes and updates as those of sums: an array that is read in narrow slices exists in the wide type as a
+//! whole. Since jaxlib 0.12 it moves and compares narrow floats as they are ([`FloatNormalization::keeps`]), and so does
+//! its library of kernels compute with them ([`FloatNormalization::library`]); it widens the operands of all other
+//! products. Every operation still rounds its result, as in the program.
 //!
-//! Left alone: what moves or names values without touching them (parameters, tuples, control flow, calls), conversions,
-//! reinterpretations, constants, updates of slices, which XLA widens and fuses with the conversions before and behind,
-//! before jaxlib 0.12 products with a wide result, and operations whose computations do more than compute numbers. *Changed* means that something was widened.
+//! Left alone: parameters, tuples, control flow, calls, conversions, reinterpretations, constants, updates of slices
+//! (XLA widens and fuses them with the conversions around them), before jaxlib 0.12 products with a wide result, and
+//! operations that call computations with other than elementwise operations. *Changed* means that something was widened.
 
 use memplan_ir::{
     BinaryOp, ComputationId, Cursor, ElementType, Insert, InstructionId, Module, Names, Op, Opcode, Shape,

@@ -1,4 +1,4 @@
-//! Chooses an instant of each plan, and finds what is live at one and not at the other.
+//! Chooses an instant of each plan, and finds the values that are live at only one of them.
 
 use std::collections::VecDeque;
 
@@ -97,18 +97,18 @@ impl Aligned {
     /// Everything that differs; values of one kind that differ for one reason are one entry.
     pub(super) fn surpluses(&self, at: &At<'_>) -> Vec<Surplus> {
         let size = |side: usize, stored: Stored| at.sides[side].lifetime(stored).slice.size;
-        let mut found: Vec<Found> = Vec::new();
+        let mut found: Vec<Differing> = Vec::new();
         for (ours, theirs) in self.resized(at.sides) {
             let (a, b) = (size(0, ours), size(1, theirs));
             let (side, stored) = if a > b { (0, ours) } else { (1, theirs) };
-            found.push(Found {
+            found.push(Differing {
                 side,
                 stored,
                 bytes: Bytes(a.0.abs_diff(b.0)),
                 reason: at.resized(ours, theirs),
             });
         }
-        found.extend(self.alone().map(|(side, stored)| Found {
+        found.extend(self.alone().map(|(side, stored)| Differing {
             side,
             stored,
             bytes: size(side, stored),
@@ -133,8 +133,7 @@ impl Aligned {
     }
 }
 
-/// Pairs values of two lists by what they are called; and of the rest those that are as large, and share their bytes with
-/// the same values.
+/// Pairs values of two lists by name, then the rest by their size and by the values that they share their bytes with.
 fn pairs(sides: &[Side<'_>; 2], lists: [&[Stored]; 2]) -> Vec<Option<u32>> {
     let [a, b] = sides;
     let holders = |side: &Side<'_>, list: &[Stored]| {
@@ -166,14 +165,14 @@ fn pairs(sides: &[Side<'_>; 2], lists: [&[Stored]; 2]) -> Vec<Option<u32>> {
 }
 
 /// A value that differs.
-struct Found {
+struct Differing {
     side: usize,
     stored: Stored,
     bytes: Bytes,
     reason: Reason,
 }
 
-impl Found {
+impl Differing {
     fn surplus(self, at: &At<'_>) -> Surplus {
         let here = &at.sides[self.side];
         let position = here.position(self.stored.value);
@@ -197,7 +196,7 @@ impl Found {
 
 /// Where one side still holds an operand because the other has computed the result already, and only that side has such a
 /// result, the operand differs for the same reason as the result does.
-fn explain_operands_by_results(at: &At<'_>, found: &mut [Found]) {
+fn explain_operands_by_results(at: &At<'_>, found: &mut [Differing]) {
     let mut kinds: FxHashMap<(usize, InstructionId), CauseKind> = FxHashMap::default();
     for it in found.iter().filter(|it| it.reason.kind != CauseKind::Order) {
         let maker = at.sides[it.side].position(it.stored.value).instruction;

@@ -66,7 +66,7 @@ fn allocation(it: &BufferAllocation) -> Allocation {
     }
 }
 
-/// Where each array is. Those that share a buffer are in one place, of which the compiler names one.
+/// The place of each array. Of the values that share a buffer, the compiler names one.
 fn slices(compiled: &Estimate, assignment: &BufferAssignment) -> FxHashMap<ValueId, Slice> {
     let (module, facts) = (&compiled.module, &compiled.planned.facts);
     let mut slices: FxHashMap<ValueId, Slice> = FxHashMap::default();

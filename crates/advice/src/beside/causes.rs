@@ -23,12 +23,13 @@ struct Difference {
     example: String,
 }
 
-/// Why the totals differ, the most bytes first and what is not explained last. The bytes add up to the difference.
+/// Returns the reasons for the difference of the totals, the largest first and the unexplained rest last. Their bytes add
+/// up to the difference.
 pub(super) fn causes(at: &At<'_>, surpluses: &[Surplus]) -> Vec<Cause> {
     let values = surpluses.iter().map(Difference::of_values);
     let others = [higher_peak(at, 1), higher_peak(at, 0), packing(at), unused_arguments(at), code(at)];
     let differences: Vec<Difference> = values.chain(others).filter(|it| it.bytes != 0).collect();
-    // Values as large on the other side often stand in for each other, as a product and what a kernel makes of it do.
+    // A value of equal size on the other side is often its counterpart, as a product and the result of its epilogue are.
     let bytes: FxHashSet<i128> = differences.iter().map(|it| it.bytes).collect();
     let is_offset = |it: &Difference| bytes.contains(&-it.bytes);
     let mut kinds: IndexMap<CauseKind, Vec<Difference>> = IndexMap::new();
@@ -87,7 +88,7 @@ impl Cause {
                 all.iter().filter(|it| it.bytes.signum() == sign).map(|it| it.bytes.unsigned_abs()).sum();
             Bytes(u64::try_from(bytes).unwrap_or(u64::MAX))
         };
-        // The largest of those that make the sum what it is.
+        // The largest difference with the sign of the sum.
         let is_against = |it: &Difference| it.bytes.signum() == -bytes.signum();
         let largest = all.iter().min_by_key(|it| {
             let size = it.bytes.unsigned_abs();
@@ -120,14 +121,14 @@ fn higher_peak(at: &At<'_>, side: usize) -> Difference {
     Difference::plain(CauseKind::Order, bytes, what)
 }
 
-/// What the arenas hold more than what is live at their peaks.
+/// The bytes of the arenas that no value occupies at their peaks.
 fn packing(at: &At<'_>) -> Difference {
     let largest = |side: &Side<'_>| side.largest_gap();
     let what = "of the memory for temporaries";
     idle(at, CauseKind::Packing, |idle| idle.arena, what, &largest)
 }
 
-/// What arguments and results hold more than what is live at the peaks.
+/// The bytes of arguments and results that no value occupies at the peaks.
 fn unused_arguments(at: &At<'_>) -> Difference {
     let largest = |side: &Side<'_>| side.largest_unused();
     let what = "of the memory for arguments and results";

@@ -50,7 +50,7 @@ impl<'c> Lone<'c> {
         }
     }
 
-    /// It is a second result of a kernel, bytes that nobody interprets: what a library works with.
+    /// The value is the working memory of a library: bytes that a kernel returns beside its result.
     pub(super) fn workspace(&self) -> Option<Reason> {
         let position = self.here.position(self.stored.value);
         let is_bytes = self.array.is_some_and(|array| {
