@@ -7,6 +7,7 @@ mod fusion;
 mod loop_residuals;
 mod loop_state;
 mod narrow;
+mod parts;
 mod remat;
 mod row_blocks;
 mod rows;
@@ -22,6 +23,7 @@ pub use loop_state::{
     FLAT_LOOP_STATE, KeepWithinLoops, LOOP_STATE_IN_PLACE, LoopStateInPlace, UNINITIALIZED_RESULTS,
 };
 pub use narrow::{kept_for_backward, narrow_arguments, narrow_values};
+pub use parts::{PARTS, Parts, PartsReport};
 pub use remat::{
     LoweredPeak, Products, REMAT, REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS, Recomputed, Remat,
     RematReport, Tie,

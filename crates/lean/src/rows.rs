@@ -256,7 +256,7 @@ fn sum_over(module: &Module, id: InstructionId, number: usize, rows: Rows) -> Op
 }
 
 /// The operation of a reducer that combines its two parameters by nothing else, in any order.
-fn plain_combiner(module: &Module, reducer: ComputationId) -> Option<BinaryOp> {
+pub(crate) fn plain_combiner(module: &Module, reducer: ComputationId) -> Option<BinaryOp> {
     let reducer = &module.computations[reducer];
     let root = &module.instructions[reducer.root];
     let mut operands: SmallVec<[InstructionId; 3]> = root.operands.clone();

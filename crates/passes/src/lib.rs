@@ -38,9 +38,10 @@ mod resize;
 pub use memplan_lean::{
     CONDITIONAL_IN_PLACE, Checkpoint, FLAT_LOOP_STATE, FUSION, FUSION_OF_UPDATES, Fusion, FusionEdge,
     FusionOptions, FusionReport, KeepWithinLoops, LOOP_RESIDUALS, LOOP_STATE_IN_PLACE, LoopResiduals,
-    LoopStateInPlace, LoweredPeak, Products, REMAT, REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS, ROW_BLOCKS,
-    Recomputed, Remat, RematReport, ResidualPair, ResidualsReport, RowBlocks, RowTileOptions, SiblingOptions,
-    Tie, UNINITIALIZED_RESULTS, Verdict, checkpoint, kept_for_backward, narrow_arguments, narrow_values,
+    LoopStateInPlace, LoweredPeak, PARTS, Parts, PartsReport, Products, REMAT, REMAT_BEHIND_BARRIERS,
+    REMAT_BEHIND_SELECTS, ROW_BLOCKS, Recomputed, Remat, RematReport, ResidualPair, ResidualsReport,
+    RowBlocks, RowTileOptions, SiblingOptions, Tie, UNINITIALIZED_RESULTS, Verdict, checkpoint,
+    kept_for_backward, narrow_arguments, narrow_values,
 };
 pub use memplan_place::{
     Because, COPY_INSERTION, Conflict, CopyInsertion, CopyReport, DEFAULT_LAYOUTS, DONATION, DYNAMIC_MARKS,
@@ -101,6 +102,7 @@ pub const ALL: &[&dyn Pass] = &[
     &LOOP_STATE_IN_PLACE,
     &UNINITIALIZED_RESULTS,
     &OPTIMIZATION_BARRIER_EXPANDER,
+    &PARTS,
     &REMAT,
     &REMAT_BEHIND_BARRIERS,
     &REMAT_BEHIND_SELECTS,

@@ -22,6 +22,15 @@ impl Batch {
     }
 }
 
+/// The batch dimension of a program, in every argument that has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchOfArguments {
+    /// The number of examples.
+    pub extent: i64,
+    /// Numbers of parameters of the entry that are arrays, and the dimension in each whose slowest factor is the batch.
+    pub parameters: Vec<(usize, usize)>,
+}
+
 /// An array among the arguments.
 struct Argument<'a> {
     parameter: usize,
@@ -76,6 +85,22 @@ impl Dimensions {
         let (parameter, part, dimension) =
             arguments.iter().find_map(|argument| argument.place_of(self, module, factor))?;
         Some(Batch { factor, ..self.batch_at(module, parameter, part, dimension)? })
+    }
+
+    /// The likeliest batch dimension, in every argument where it is the slowest factor of a dimension: there, parts of the
+    /// batch are contiguous in that dimension.
+    ///
+    /// `None` where no argument has a dimension that could be it.
+    pub fn of_batch(&self, module: &Module) -> Option<BatchOfArguments> {
+        let batch = self.batch(module)?;
+        let entry = module.entry_computation();
+        let arrays = entry.parameters.iter().enumerate().filter(|(_, id)| module.shape(**id).as_array().is_some());
+        let along = |(number, _): (usize, &InstructionId)| {
+            let factors = self.of_parameter(module, number, 0);
+            let dimension = factors.iter().position(|factors| factors.first() == Some(&batch.factor))?;
+            Some((number, dimension))
+        };
+        Some(BatchOfArguments { extent: batch.extent(self), parameters: arrays.filter_map(along).collect() })
     }
 
     fn arguments<'a>(&self, module: &'a Module) -> Vec<Argument<'a>> {

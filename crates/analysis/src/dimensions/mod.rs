@@ -17,7 +17,7 @@ mod batch;
 mod factors;
 mod rules;
 
-pub use batch::Batch;
+pub use batch::{Batch, BatchOfArguments};
 pub use factors::{FactorId, FactorList};
 pub use rules::prefix_windows;
 

@@ -4,7 +4,7 @@ use memplan_ir::{Module, Op};
 use memplan_memory::{Compiler, Target};
 use memplan_passes as passes;
 use memplan_passes::AnyPass::{self, Static};
-use memplan_passes::{KeepWithinLoops, LoopResiduals, OneIn, Pipeline, Products, Remat, RowBlocks, Tie};
+use memplan_passes::{KeepWithinLoops, LoopResiduals, OneIn, Parts, Pipeline, Products, Remat, RowBlocks, Tie};
 
 use crate::FirstGuess;
 
@@ -87,6 +87,7 @@ impl Rewrite {
                     |_| vec![Static(&passes::SCATTER_TO_SELECT)],
                 )
             },
+            rewrite("parts", "the program runs over parts of its batch, one after the other", in_parts),
             rewrite(
                 "blocks of rows",
                 "a loop computes a wide array in blocks of rows, and again for its gradient",
@@ -114,6 +115,12 @@ impl Rewrite {
 fn within_loops(now: &Situation<'_>) -> Vec<AnyPass> {
     let way = KeepWithinLoops { simplifies_first: true, ..passes::KEEP_WITHIN_LOOPS };
     if now.is_partitioned { Vec::new() } else { vec![way.into()] }
+}
+
+/// More parts need fewer bytes, and more time.
+fn in_parts(now: &Situation<'_>) -> Vec<AnyPass> {
+    let way = |n| Parts { n, ..passes::PARTS }.into();
+    if now.is_partitioned { Vec::new() } else { [16, 8, 4, 2].map(way).into() }
 }
 
 /// Small arrays in blocks too, or only the widest, since every loop costs time.

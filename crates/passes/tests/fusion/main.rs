@@ -3,5 +3,6 @@
 mod corpus;
 mod filetests;
 mod numbers;
+mod parts;
 mod row_blocks;
 mod scaling;

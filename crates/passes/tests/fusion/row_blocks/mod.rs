@@ -3,7 +3,7 @@
 //! The header gives the smallest array to divide, `// smallest: 256`, and how results compare: `// results: equal` bit
 //! for bit, or `// results: close`, if sums are added block by block.
 
-mod random;
+pub(crate) mod random;
 
 use memplan_ir::{Module, verify};
 use memplan_memory::{Bytes, Target};
@@ -38,7 +38,7 @@ fn filetests() {
 }
 
 /// Calls are inlined first, as the pass requires.
-fn parse(name: &str, source: &str) -> Module {
+pub(crate) fn parse(name: &str, source: &str) -> Module {
     let mut module = memplan_hlo::parse(source).unwrap_or_else(|error| panic!("{name}: {error}"));
     verify(&module).unwrap_or_else(|errors| panic!("{name}: {errors}"));
     let passes: Vec<&dyn Pass> =
@@ -66,6 +66,6 @@ fn check_equal(name: &str, before: &Module, after: &Module) {
     }
 }
 
-fn target() -> Target {
+pub(crate) fn target() -> Target {
     Target::find("gpu-h100").unwrap()
 }

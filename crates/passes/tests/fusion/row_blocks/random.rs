@@ -27,7 +27,7 @@ fn random_programs_keep_their_meaning_in_blocks() {
 }
 
 /// A program under construction.
-struct RandomProgram {
+pub(crate) struct RandomProgram {
     random: Random,
     body: String,
     /// The extents of each array.
@@ -35,7 +35,7 @@ struct RandomProgram {
 }
 
 impl RandomProgram {
-    fn new(seed: u64) -> RandomProgram {
+    pub(crate) fn new(seed: u64) -> RandomProgram {
         let mut program =
             RandomProgram { random: Random::new(seed), body: String::new(), arrays: Vec::new() };
         for (i, dimensions) in [vec![8, 2], vec![2, 16], vec![4, 8, 2], vec![4, 2, 16], vec![16], vec![4, 8]]
@@ -50,7 +50,7 @@ impl RandomProgram {
         program
     }
 
-    fn source(&self) -> String {
+    pub(crate) fn source(&self) -> String {
         // Narrow results, of what came last.
         let is_narrow = |&i: &usize| self.arrays[i].iter().product::<i64>() <= 64;
         let results: Vec<usize> = (0..self.arrays.len()).rev().filter(is_narrow).take(4).collect();

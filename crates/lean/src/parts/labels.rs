@@ -1,0 +1,384 @@
+//! Which values have rows of the batch, which are sums over it, and which exist before or after the loop over parts.
+//!
+//! Labels follow the text from the parameters on. An instruction whose operands have rows has rows too if its index maps
+//! say that a row needs only its own row of each; it is a sum over the batch if it adds up rows. All else that reads rows
+//! or sums needs the whole batch, and is computed later.
+//!
+//! Labels of a loop's state are a fixpoint: an element is what it starts as, or what a step makes of it. If a step needs
+//! rows of a value that starts outside (a stack of zeros that is written step by step), that value is cut too.
+
+use cranelift_entity::SecondaryMap;
+use memplan_ir::{BinaryOp, ComputationId, InstructionId, Module, Op, Shape};
+use memplan_rewriter::cost::{self, CostClass};
+use memplan_rewriter::loops::scalar;
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::{SmallVec, smallvec};
+
+use super::sums;
+use crate::rows::{Outcome, Rows, Treatment, by_operand, by_result, is_repetition};
+
+/// What parts of the batch are to an array.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) enum Label {
+    /// It does not depend on the batch, or is computed for all of it before the loop.
+    #[default]
+    Whole,
+    /// It has rows for each part.
+    Rows(Rows),
+    /// It is a sum over the batch. Each part has a summand.
+    Sum,
+    /// It needs the whole batch, and so the end of the loop.
+    Later,
+}
+
+/// The label of an array, or one for each element of a tuple of arrays.
+pub(super) type LabelList = SmallVec<[Label; 1]>;
+
+/// The labels of a module.
+pub(super) struct Labels {
+    /// The number of parts.
+    pub(super) n: i64,
+    of: SecondaryMap<InstructionId, LabelList>,
+    /// What each instruction with rows or sums needs of its operands; arrays only.
+    needs: FxHashMap<InstructionId, Needs>,
+}
+
+/// The parts that an instruction needs of its operands, one for each.
+pub(super) type Needs = SmallVec<[Label; 4]>;
+
+impl Labels {
+    /// Labels the entry, and the loops in it, from the rows of some parameters. Values of `before` are whole.
+    ///
+    /// Linear in the module, times the steps of the fixpoints of nested loops.
+    pub(super) fn new(
+        module: &Module,
+        n: i64,
+        seeds: &[(InstructionId, Rows)],
+        before: &FxHashSet<InstructionId>,
+    ) -> Labels {
+        let labels = Labels { n, of: SecondaryMap::new(), needs: FxHashMap::default() };
+        let mut calls: FxHashMap<ComputationId, usize> = FxHashMap::default();
+        for &id in module.computations.values().flat_map(|computation| &computation.instructions) {
+            module.instructions[id].called.iter().for_each(|&called| *calls.entry(called).or_default() += 1);
+        }
+        let mut walk = Walk { module, labels, before, calls };
+        for &id in &module.entry_computation().parameters {
+            walk.labels.of[id] = of_all(module, id, Label::Whole);
+        }
+        for &(id, rows) in seeds {
+            walk.labels.of[id] = smallvec![Label::Rows(rows)];
+        }
+        walk.label_computation(module.entry, &mut None);
+        walk.labels
+    }
+
+    /// The labels of an instruction's result, element by element.
+    pub(super) fn of(&self, id: InstructionId) -> &[Label] {
+        &self.of[id]
+    }
+
+    /// The label of an array.
+    pub(super) fn of_array(&self, id: InstructionId) -> Label {
+        self.of[id].first().copied().unwrap_or_default()
+    }
+
+    /// What an instruction that is computed in parts needs of its operands.
+    pub(super) fn needs_of(&self, id: InstructionId) -> Option<&[Label]> {
+        self.needs.get(&id).map(SmallVec::as_slice)
+    }
+
+    /// Whether an instruction depends on the batch and can run in the loop.
+    pub(super) fn is_inside(&self, id: InstructionId) -> bool {
+        let labels = self.of(id);
+        labels.iter().any(|label| matches!(label, Label::Rows(_) | Label::Sum))
+            && !labels.contains(&Label::Later)
+    }
+
+    /// How to compute rows of a value that exists without the batch, in place of cutting them out: repetitions, and what is
+    /// cheaply made of them.
+    pub(super) fn remade(&self, module: &Module, id: InstructionId, rows: Rows) -> Option<Treatment> {
+        remade(module, self.n, id, rows, MAX_REMADE)
+    }
+}
+
+/// The longest chain of operations that is computed again for rows of a value.
+const MAX_REMADE: usize = 256;
+
+fn remade(module: &Module, n: i64, id: InstructionId, rows: Rows, depth: usize) -> Option<Treatment> {
+    let instruction = &module.instructions[id];
+    if matches!(instruction.op, Op::Constant(_)) {
+        let is_splat = scalar(module, id).is_some();
+        return is_splat.then(|| Treatment { outcome: Outcome::Rows(rows), operands: SmallVec::new() });
+    }
+    let is_cheap = matches!(cost::class_of(module, id), CostClass::Cheap | CostClass::Free);
+    if depth == 0 || !is_cheap || matches!(instruction.op, Op::GetTupleElement { .. } | Op::Parameter { .. })
+    {
+        return None;
+    }
+    let treatment = by_result(module, id, n, rows)?;
+    let mut parts = instruction.operands.iter().zip(&treatment.operands);
+    let is_made_of_repetitions = parts.all(|(&operand, part)| {
+        part.is_none_or(|rows| remade(module, n, operand, rows, depth - 1).is_some())
+    });
+    (is_repetition(&instruction.op) || is_made_of_repetitions).then_some(treatment)
+}
+
+/// Whether an instruction that adds up rows has nothing to add them to.
+fn starts_at_zero(module: &Module, id: InstructionId) -> bool {
+    let instruction = &module.instructions[id];
+    match instruction.op {
+        Op::Reduce { .. } => is_zero(module, instruction.operands[1]),
+        Op::Scatter(_) => is_zero(module, instruction.operands[0]),
+        _ => true,
+    }
+}
+
+/// Whether all elements of a value are zero.
+pub(super) fn is_zero(module: &Module, id: InstructionId) -> bool {
+    let instruction = &module.instructions[id];
+    match instruction.op {
+        Op::Broadcast { .. } | Op::Reshape { .. } | Op::Copy | Op::Convert | Op::Transpose { .. } => {
+            is_zero(module, instruction.operands[0])
+        }
+        _ => scalar(module, id).is_some_and(|value| value.is_zero()),
+    }
+}
+
+struct Walk<'a> {
+    module: &'a Module,
+    labels: Labels,
+    before: &'a FxHashSet<InstructionId>,
+    /// How many instructions call a computation.
+    calls: FxHashMap<ComputationId, usize>,
+}
+
+/// Elements of a loop's state of which a step needs rows, or that they are sums; `None` in the entry, where values can be
+/// cut.
+type Wanted = Option<Vec<(u32, Label)>>;
+
+impl Walk<'_> {
+    /// Labels all instructions of a computation whose parameters are labelled.
+    fn label_computation(&mut self, computation: ComputationId, wanted: &mut Wanted) {
+        let module = self.module;
+        for &id in &module.computations[computation].instructions {
+            if matches!(module.instructions[id].op, Op::Parameter { .. }) {
+                continue;
+            }
+            self.labels.needs.remove(&id);
+            let found = match self.before.contains(&id) {
+                true => None,
+                false => self.label(id, wanted),
+            };
+            self.labels.of[id] = match found {
+                Some(labels) => labels,
+                None if self.before.contains(&id) => of_all(module, id, Label::Whole),
+                None => of_all(module, id, Label::Later),
+            };
+        }
+    }
+
+    /// The labels of an instruction; `None` if it needs the whole batch.
+    fn label(&mut self, id: InstructionId, wanted: &mut Wanted) -> Option<LabelList> {
+        let module = self.module;
+        let instruction = &module.instructions[id];
+        let operands = instruction.operands.iter().map(|&operand| self.labels.of(operand));
+        let all: LabelList = operands.flatten().copied().collect();
+        if all.iter().all(|label| *label == Label::Whole) {
+            return Some(of_all(module, id, Label::Whole));
+        }
+        match &instruction.op {
+            // A tuple may also have elements that come later.
+            Op::Tuple => return is_flat(module, id).then_some(all),
+            Op::GetTupleElement { index } => {
+                let label = all[*index as usize];
+                let is_made_in_loop = wanted.is_none()
+                    && matches!(module.instructions[instruction.operands[0]].op, Op::While)
+                    && self.labels.is_inside(instruction.operands[0]);
+                let comes_last = label == Label::Whole && is_made_in_loop;
+                return Some(smallvec![if comes_last { Label::Later } else { label }]);
+            }
+            _ if all.contains(&Label::Later) || !instruction.control_predecessors.is_empty() => return None,
+            Op::OptimizationBarrier => return Some(all),
+            Op::While => return self.label_loop(id, all, wanted),
+            _ => {}
+        }
+        let (outcome, needs) = self.treatment(id, &all)?;
+        for (&operand, &need) in instruction.operands.iter().zip(&needs) {
+            if !self.brings(operand, need, wanted) {
+                return None;
+            }
+        }
+        self.labels.needs.insert(id, needs);
+        let labels = of_all(module, id, outcome);
+        (!labels.is_empty()).then_some(labels)
+    }
+
+    /// How an instruction treats its array operands, which have these labels.
+    fn treatment(&self, id: InstructionId, labels: &[Label]) -> Option<(Label, Needs)> {
+        let (module, n) = (self.module, self.labels.n);
+        let instruction = &module.instructions[id];
+        if labels.len() != instruction.operands.len() {
+            return None;
+        }
+        if labels.contains(&Label::Sum) {
+            return Some((Label::Sum, sums::passing(module, id, labels)?));
+        }
+        let with_rows = labels.iter().enumerate().filter_map(|(number, label)| match label {
+            Label::Rows(rows) => Some((number, *rows)),
+            _ => None,
+        });
+        for (number, rows) in with_rows {
+            let found =
+                sums::sum_over(module, id, number, rows).or_else(|| by_operand(module, id, n, number, rows));
+            if let Some(treatment) = found {
+                let part = |rows: &Option<Rows>| rows.map_or(Label::Whole, Label::Rows);
+                let outcome = match treatment.outcome {
+                    Outcome::Rows(rows) => Label::Rows(rows),
+                    Outcome::Sum(op) => {
+                        (op == BinaryOp::Add && starts_at_zero(module, id)).then_some(Label::Sum)?
+                    }
+                };
+                return Some((outcome, treatment.operands.iter().map(part).collect()));
+            }
+        }
+        None
+    }
+
+    /// Whether a value can be brought in the form in which it is needed.
+    fn brings(&self, id: InstructionId, need: Label, wanted: &mut Wanted) -> bool {
+        match (self.labels.of_array(id), need) {
+            (label, need) if label == need => true,
+            (Label::Whole, Label::Rows(rows)) => self.cuts(id, rows, wanted),
+            (Label::Whole, Label::Sum) => is_zero(self.module, id) || self.asks(id, need, wanted),
+            _ => false,
+        }
+    }
+
+    /// Whether rows of a whole value can be had: cut out in the entry; made again in a loop, or asked for.
+    fn cuts(&self, id: InstructionId, rows: Rows, wanted: &mut Wanted) -> bool {
+        if wanted.is_none() || self.asks(id, Label::Rows(rows), wanted) {
+            return true;
+        }
+        let module = self.module;
+        let instruction = &module.instructions[id];
+        let n = self.labels.n;
+        let counts = matches!(instruction.op, Op::Iota { dimension } if dimension == rows.dimension as i64);
+        if counts {
+            return false;
+        }
+        if matches!(instruction.op, Op::Constant(_)) {
+            return scalar(module, id).is_some();
+        }
+        if !matches!(cost::class_of(module, id), CostClass::Cheap | CostClass::Free) {
+            return false;
+        }
+        let Some(treatment) = by_result(module, id, n, rows) else { return false };
+        let mut parts = instruction.operands.iter().zip(&treatment.operands);
+        parts.all(|(&operand, part)| part.is_none_or(|rows| self.cuts(operand, rows, wanted)))
+    }
+
+    /// Asks for a label of an element of a loop's state, if the value is one.
+    fn asks(&self, id: InstructionId, need: Label, wanted: &mut Wanted) -> bool {
+        let module = self.module;
+        let instruction = &module.instructions[id];
+        let (Some(wanted), Op::GetTupleElement { index }) = (wanted, &instruction.op) else { return false };
+        let is_state = matches!(module.instructions[instruction.operands[0]].op, Op::Parameter { .. });
+        if is_state && !wanted.contains(&(*index, need)) {
+            wanted.push((*index, need));
+        }
+        is_state
+    }
+
+    /// The labels of a loop's last state, from those of its first one.
+    fn label_loop(&mut self, id: InstructionId, first: LabelList, wanted: &mut Wanted) -> Option<LabelList> {
+        let module = self.module;
+        let &[body, condition] = module.instructions[id].called.as_slice() else { return None };
+        let may_repeat = |called| !has_side_effects(module, called) && self.calls.get(&called) == Some(&1);
+        if !may_repeat(body) || !may_repeat(condition) {
+            return None;
+        }
+        let mut state = first.clone();
+        loop {
+            if state.contains(&Label::Later) {
+                return None;
+            }
+            self.label_parameter(body, &state);
+            let mut asked = Some(Vec::new());
+            self.label_computation(body, &mut asked);
+            let next = self.labels.of(module.computations[body].root).to_vec();
+            if next.len() != state.len() {
+                return None;
+            }
+            let mut is_stable = true;
+            let mut joined = state.clone();
+            for (index, label) in asked.unwrap_or_default() {
+                joined[index as usize] = join(joined[index as usize], label);
+            }
+            for (label, next) in joined.iter_mut().zip(&next) {
+                *label = join(*label, *next);
+            }
+            is_stable &= joined == state;
+            state = joined;
+            if is_stable {
+                break;
+            }
+        }
+        self.label_parameter(condition, &state);
+        self.label_computation(condition, &mut Some(Vec::new()));
+        let is_counted = self.labels.of_array(module.computations[condition].root) == Label::Whole;
+        let starts = self.elements(module.instructions[id].operands[0]);
+        let ends = self.elements(module.computations[body].root);
+        let is_brought = is_counted
+            && (0..state.len()).all(|e| {
+                let Some((start, end)) = starts.as_ref().zip(ends.as_ref()).map(|(a, b)| (a[e], b[e])) else {
+                    return state[e] == first[e];
+                };
+                self.brings(start, state[e], wanted) && self.brings(end, state[e], &mut Some(Vec::new()))
+            });
+        is_brought.then_some(state)
+    }
+
+    /// The values in a tuple, if they are together only there.
+    fn elements(&self, id: InstructionId) -> Option<&[InstructionId]> {
+        let instruction = &self.module.instructions[id];
+        matches!(instruction.op, Op::Tuple).then_some(&instruction.operands[..])
+    }
+
+    fn label_parameter(&mut self, computation: ComputationId, state: &LabelList) {
+        let parameter = self.module.computations[computation].parameters[0];
+        self.labels.of[parameter] = state.clone();
+    }
+}
+
+/// The label of a value that is either.
+fn join(a: Label, b: Label) -> Label {
+    match (a, b) {
+        (a, b) if a == b => a,
+        (Label::Whole, other) | (other, Label::Whole) => other,
+        _ => Label::Later,
+    }
+}
+
+/// One label for each array of a result; none where there are others.
+fn of_all(module: &Module, id: InstructionId, label: Label) -> LabelList {
+    match module.shape(id) {
+        Shape::Tuple(elements) => elements.iter().map(|_| label).collect(),
+        _ => smallvec![label],
+    }
+}
+
+/// Whether a computation does anything but compute its root.
+fn has_side_effects(module: &Module, computation: ComputationId) -> bool {
+    module.computations[computation].instructions.iter().any(|&id| {
+        let instruction = &module.instructions[id];
+        instruction.op.has_side_effect()
+            || instruction.called.iter().any(|&called| has_side_effects(module, called))
+    })
+}
+
+fn is_flat(module: &Module, id: InstructionId) -> bool {
+    module
+        .shape(id)
+        .as_tuple()
+        .is_some_and(|elements| elements.iter().all(|element| element.as_array().is_some()))
+}
