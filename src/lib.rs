@@ -47,8 +47,9 @@ pub use memplan_check as check;
 pub use memplan_codegen as codegen;
 pub use memplan_driver as driver;
 pub use memplan_driver::{
-    CompileError, CompileOptions, Compiled, Effort, Estimate, EstimateError, Objective, Price, RewriteError,
-    RewriteOptions, Rewritten, Stage, Step, assign_fast_memory, compile, estimate, rewrite, trace_of_plan,
+    CompileError, CompileOptions, Compiled, Effort, Estimate, EstimateError, Estimated, Lever, Objective,
+    Price, RewriteError, RewriteOptions, Rewritten, Stage, Step, assign_fast_memory, compile, estimate,
+    rewrite, trace_of_plan,
 };
 pub use memplan_fast_memory as fast_memory;
 pub use memplan_hlo as hlo;

@@ -53,7 +53,8 @@ pub use cost::{
 };
 pub use dataflow::{Dataflow, Value, ValueKind, dataflow};
 pub use dimensions::{
-    Batch, BatchOfArguments, DimensionId, Dimensions, FactorId, FactorList, Relation, RelationKind, prefix_windows,
+    Batch, BatchOfArguments, DimensionId, Dimensions, FactorId, FactorList, Relation, RelationKind,
+    prefix_windows,
 };
 pub use facts::{Aliasing, Facts};
 pub use in_place::{InPlace, InPlacePair};

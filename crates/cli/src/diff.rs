@@ -12,7 +12,7 @@ use crate::emit::{PageArgs, json};
 use crate::estimate::{compiler, machine_of};
 use crate::failure::Failure;
 use crate::input::target;
-use crate::options::parse_bytes;
+use crate::options::{parse_bytes, parse_share};
 use crate::output::write_result;
 use crate::screen::Screen;
 use programs::{Preparation, Setting, compare};
@@ -139,13 +139,11 @@ fn parse_way(name: &str) -> Result<Preparation, String> {
 
 /// `2%`, or a number of bytes.
 fn parse_limit(text: &str) -> Result<Limit, String> {
-    let Some(percent) = text.trim().strip_suffix('%') else {
-        return parse_bytes(text)
-            .map(|bytes| Limit::Bytes(bytes.0))
-            .map_err(|error| format!("{error}; or `2%`"));
-    };
-    match percent.trim().parse::<f64>() {
-        Ok(percent) if percent.is_finite() && percent >= 0.0 => Ok(Limit::Share(percent / 100.0)),
-        _ => Err(format!("`{text}` is not a share like `2%`")),
+    match text.trim().ends_with('%') {
+        true => parse_share(text).map(Limit::Share),
+        false => {
+            let bytes = parse_bytes(text).map_err(|error| format!("{error}; or `2%`"))?;
+            Ok(Limit::Bytes(bytes.0))
+        }
     }
 }

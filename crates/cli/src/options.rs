@@ -119,3 +119,12 @@ pub(crate) fn parse_fraction(text: &str) -> Result<f64, String> {
         Err(format!("`{text}` is not between 0 and 1"))
     }
 }
+
+/// Parses a share, e.g. `5%`.
+pub(crate) fn parse_share(text: &str) -> Result<f64, String> {
+    let percent = text.trim().strip_suffix('%').and_then(|percent| percent.trim().parse::<f64>().ok());
+    match percent {
+        Some(percent) if percent.is_finite() && percent >= 0.0 => Ok(percent / 100.0),
+        _ => Err(format!("`{text}` is not a share like `5%`")),
+    }
+}

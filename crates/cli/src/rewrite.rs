@@ -4,14 +4,16 @@ use clap::{Args, ColorChoice};
 use comfy_table::{CellAlignment, ColumnConstraint};
 use memplan::codegen::view as drawn;
 use memplan::ir::Module;
-use memplan::memory::{Bytes, Compiler, Target};
-use memplan::{Price, RewriteOptions, Rewritten, estimate, hlo, rewrite};
+use memplan::memory::{Bytes, Compiler, Target, did_you_mean};
+use memplan::passes::{PartsReport, RematReport, ResidualsReport};
+use memplan::{Estimated, Lever, Price, RewriteOptions, Rewritten, Step, estimate, hlo, rewrite};
+use serde_json::json;
 
 use crate::emit::{PageArgs, Shown, page_of_two};
 use crate::estimate::{compiler, machine_of};
 use crate::failure::Failure;
 use crate::input::{Form, read_module};
-use crate::options::parse_bytes;
+use crate::options::{parse_bytes, parse_share};
 use crate::output::{say, write_result};
 use crate::progress;
 use crate::screen::Screen;
@@ -28,10 +30,25 @@ pub(crate) struct RewriteArgs {
     /// Machine that it compiles for: a name from `memplan targets`, or a TOML file (default: the compiler's usual one)
     #[arg(long)]
     target: Option<String>,
-    /// Save bytes at any cost in time until the program needs at most this much, e.g. 16GiB; exit with status 3 if it
-    /// needs more
+    /// The fastest program that needs at most this much, e.g. 16GiB; exit with status 3 if none does
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, allow_negative_numbers = true)]
     memory_limit: Option<Bytes>,
+    /// The smallest program that takes at most this much more time, by the cost model (default: 10%, or any time under a
+    /// limit)
+    #[arg(long, value_name = "PERCENT", value_parser = parse_share)]
+    max_slowdown: Option<f64>,
+    /// List the best programs from fewest bytes to least time; each is had by its bytes as `--memory-limit`
+    #[arg(long)]
+    frontier: bool,
+    /// Use only these levers: within, recompute, state, gathers, parts, blocks
+    #[arg(long, value_name = "LEVER,..", value_delimiter = ',', value_parser = lever)]
+    only: Vec<Lever>,
+    /// Use all levers but these
+    #[arg(long, value_name = "LEVER,..", value_delimiter = ',', value_parser = lever, conflicts_with = "only")]
+    without: Vec<Lever>,
+    /// File to write what was tried and what it brings to, as JSON
+    #[arg(long, value_name = "FILE.json")]
+    report: Option<String>,
     #[command(flatten)]
     page: PageArgs,
     /// File to write the rewritten program to: protobuf if the name ends in `.pb`, text otherwise
@@ -45,19 +62,34 @@ pub(crate) fn run(args: &RewriteArgs) -> Result<(), Failure> {
     let module = read_module(&args.module, Form::Given)?;
     let bar = progress::spinner("rewriting");
     let given = args.page.is_asked_for().then(|| module.clone());
-    let options = RewriteOptions { memory_limit: args.memory_limit, ..RewriteOptions::default() };
-    let rewritten = rewrite(module, &args.compiler, &target, &options);
+    let rewritten = rewrite(module, &args.compiler, &target, &args.options());
     bar.finish_and_clear();
     let rewritten = rewritten.map_err(|error| Failure::input(&error))?;
-    say(&report(&rewritten, &args.compiler, Screen::of(None, ColorChoice::Never)));
+    let screen = Screen::of(None, ColorChoice::Never);
+    say(&report(&rewritten, &args.compiler, screen));
+    if args.frontier {
+        say(&frontier(&rewritten, screen));
+    }
     if let Some(given) = &given {
         args.page.write(|| page(given, &rewritten, &args.compiler, &target))?;
     }
+    if let Some(path) = &args.report {
+        write_result(Some(path), json(&rewritten))?;
+    }
     write_module(args.output.as_deref(), &rewritten.module)?;
-    let needed = rewritten.after().total;
+    let after = rewritten.after();
+    let needed = after.price.total;
     let available = match args.memory_limit {
         Some(limit) if needed > limit => limit,
-        Some(_) => return Ok(()),
+        Some(limit) => {
+            if after.high() > limit {
+                say(&screen.wrap(&format!(
+                    "It probably fits, and may not: {} needs between {} and {} for four programs of five like this one.\n",
+                    args.compiler.name, after.low(), after.high()
+                )));
+            }
+            return Ok(());
+        }
         None => match fits(needed, &target) {
             Ok(()) => return Ok(()),
             Err(available) => available,
@@ -68,6 +100,30 @@ pub(crate) fn run(args: &RewriteArgs) -> Result<(), Failure> {
         args.compiler.name,
         beyond(needed, available)
     )))
+}
+
+impl RewriteArgs {
+    fn options(&self) -> RewriteOptions {
+        let mut options = RewriteOptions {
+            memory_limit: self.memory_limit,
+            max_slowdown: self.max_slowdown,
+            is_frontier: self.frontier,
+            ..RewriteOptions::default()
+        };
+        options.rewrites.retain(|rewrite| {
+            (self.only.is_empty() || self.only.contains(&rewrite.lever))
+                && !self.without.contains(&rewrite.lever)
+        });
+        options
+    }
+}
+
+/// Parses the name of a lever.
+fn lever(name: &str) -> Result<Lever, String> {
+    name.parse().map_err(|_| {
+        let meant = did_you_mean(name, Lever::names().iter().copied());
+        format!("there is no lever of that name{meant}; there are {}", Lever::names().join(", "))
+    })
 }
 
 /// Writes protobuf or text, depending on the file's name.
@@ -113,16 +169,107 @@ pub fn report(rewritten: &Rewritten, compiler: &Compiler, screen: Screen) -> Str
     if rewritten.steps.iter().all(|step| !step.is_kept) {
         text.push_str("\nno rewrite is worth it: the program is unchanged\n");
     }
-    let mut now = rewritten.before;
+    let mut now = rewritten.before.price;
     for step in &rewritten.steps {
         if step.is_kept {
-            now = step.price;
+            now = step.estimated.price;
         } else {
-            let [bytes, seconds, _] = changes(step.price, now);
-            text.push_str(&format!("\nnot worth it: {} ({bytes}, {seconds} time)", step.name));
+            let [bytes, seconds, _] = changes(step.estimated.price, now);
+            let why = why_not(step, now);
+            text.push_str(&format!("\nnot kept: {} ({bytes}, {seconds} time): {why}", step.name));
         }
     }
+    if let Some(free) = rewritten.free {
+        let [bytes, seconds, _] = changes(free.price, rewritten.before.price);
+        let line = format!(
+            "\n\nat no more time: {} ({bytes}, {seconds} time), by `--max-slowdown 0%`",
+            free.price.total
+        );
+        text.push_str(&screen.wrap(&line));
+    }
     text
+}
+
+/// Why a lever was not kept, from what its smallest form would have come to after those that were.
+fn why_not(step: &Step, now: Price) -> &'static str {
+    let price = step.estimated.price;
+    match (price.total < now.total, price.seconds > now.seconds) {
+        (false, _) => "it saves nothing here",
+        (true, true) => "other levers save as much in less time",
+        (true, false) => "other levers save more",
+    }
+}
+
+/// Tables the best programs.
+fn frontier(rewritten: &Rewritten, screen: Screen) -> String {
+    let mut table = screen.table();
+    table.set_header(["total", "", "time", ""]);
+    for point in &rewritten.frontier {
+        let [bytes, seconds, _] = changes(point.price, rewritten.before.price);
+        table.add_row([
+            point.price.total.to_string(),
+            bytes,
+            format!("{:.3} ms", point.price.seconds * 1e3),
+            seconds,
+        ]);
+    }
+    for column in table.column_iter_mut() {
+        column.set_constraint(ColumnConstraint::ContentWidth);
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    format!("\nfrom fewest bytes to least time:\n\n{}\n", table.trim_fmt())
+}
+
+/// The name of what was done, and in which form.
+fn what(step: &Step) -> String {
+    let form = step.reports.iter().find_map(|report| report.downcast_ref::<PartsReport>());
+    match form {
+        Some(PartsReport { n, examples, .. }) => format!("{}: {n} of {examples}", step.name),
+        None => step.name.to_string(),
+    }
+}
+
+/// The instructions that a step changed, as far as it names them.
+fn places(step: &Step) -> Vec<String> {
+    let mut places = Vec::new();
+    for report in &step.reports {
+        if let Some(residuals) = report.downcast_ref::<ResidualsReport>() {
+            places.extend(residuals.pairs.iter().map(|pair| pair.producer.to_string()));
+        }
+        if let Some(remat) = report.downcast_ref::<RematReport>() {
+            places.extend(remat.values.iter().map(|value| value.value.to_string()));
+        }
+    }
+    places
+}
+
+/// What was tried, for programs.
+fn json(rewritten: &Rewritten) -> String {
+    let figures = |of: Estimated| {
+        json!({
+            "total": of.price.total.0, "low": of.low().0, "high": of.high().0,
+            "seconds": of.price.seconds, "host": 0,
+        })
+    };
+    let mut now = rewritten.before.price;
+    let mut steps = Vec::new();
+    for step in &rewritten.steps {
+        let price = step.estimated.price;
+        steps.push(json!({
+            "lever": step.lever.to_string(), "what": what(step), "where": places(step),
+            "total": price.total.0, "seconds": price.seconds, "host": 0, "kept": step.is_kept,
+            "why": if step.is_kept { step.description } else { why_not(step, now) },
+        }));
+        if step.is_kept {
+            now = price;
+        }
+    }
+    let report = json!({
+        "before": figures(rewritten.before), "after": figures(rewritten.after()), "steps": steps,
+        "frontier": rewritten.frontier.iter().map(|&point| figures(point)).collect::<Vec<_>>(),
+        "flags": {},
+    });
+    format!("{report:#}\n")
 }
 
 /// The number of columns with figures, and the name.
@@ -132,19 +279,19 @@ const COLUMNS: [&str; 8] = ["", "memory", "", "time", "", "operations", "", "wha
 
 /// The original program, and the program after each rewrite that was kept.
 fn rows(rewritten: &Rewritten) -> Vec<Vec<String>> {
-    let mut rows = vec![row("original", rewritten.before, None, "")];
-    let mut now = rewritten.before;
+    let mut now = rewritten.before.price;
+    let mut rows = vec![row("original", now, None, "")];
     for step in rewritten.steps.iter().filter(|step| step.is_kept) {
-        rows.push(row(step.name, step.price, Some(now), step.description));
-        now = step.price;
+        rows.push(row(what(step), step.estimated.price, Some(now), step.description));
+        now = step.estimated.price;
     }
     rows
 }
 
-fn row(name: &str, price: Price, before: Option<Price>, description: &str) -> Vec<String> {
+fn row(name: impl Into<String>, price: Price, before: Option<Price>, description: &str) -> Vec<String> {
     let [bytes, seconds, operations] = before.map(|before| changes(price, before)).unwrap_or_default();
     vec![
-        name.to_string(),
+        name.into(),
         price.total.to_string(),
         bytes,
         format!("{:.3} ms", price.seconds * 1e3),

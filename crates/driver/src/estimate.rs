@@ -178,7 +178,7 @@ impl From<Expected> for Estimate {
 }
 
 /// The kind of a program as it is given to a compiler.
-fn kind_of(module: &Module) -> ProgramKind {
+pub(crate) fn kind_of(module: &Module) -> ProgramKind {
     let has = |is: fn(&Op) -> bool| module.instructions.values().any(|instruction| is(&instruction.op));
     let has_loops = has(|op| matches!(op, Op::While));
     if has(|op| matches!(op, Op::OptimizationBarrier)) {

@@ -1,47 +1,65 @@
 //! Rewrites a program for another compiler, so that the compiler needs fewer bytes for it: JAX's HLO in, HLO for that
 //! compiler out.
 //!
-//! Tries every rewrite, and keeps it if it is worth it by the estimate of that compiler ([`crate::estimate()`]).
-//! Rejected rewrites leave no trace: a program that nothing helps is returned unchanged.
+//! Levers are pulled one after the other, in a fixed order. After each, the search holds a few programs from fewest bytes
+//! to least time by the estimate of that compiler ([`crate::estimate()`]): those with the lever in each of its forms, and
+//! those without. So levers are priced together, and the choice comes at the end:
+//!
+//! ```text
+//!   as it is ──┬── gathers ──┬── 8 parts ──┬── recompute
+//!              │             └── 4 parts   └──
+//!              └──           ──── ...
+//! ```
+//!
+//! A program that nothing helps is returned unchanged.
 
+mod choice;
 mod list;
 
 use std::sync::Arc;
 
 use crate::estimate::EstimateError;
 use crate::spread::{self, Spread};
-use crate::{FirstGuess, Known, Memo, Price, SettingId, parallel};
+use crate::{Estimated, FirstGuess, Memo, Price, SettingId, parallel};
 use memplan_ir as ir;
 use memplan_ir::Module;
 use memplan_memory::{Bytes, Compiler, Target};
 use memplan_passes as passes;
-use memplan_passes::{AnyPass, Context, Pass, PassError, Products, Report, RunOptions};
+use memplan_passes::{AnyPass, Context, Pass, PassError, Report, RunOptions};
 use memplan_plan_hlo::ScheduleOptions;
 
-pub use list::{Rewrite, Situation};
+pub use list::{Lever, Rewrite, Situation};
 
 /// The goal, and how to reach it.
 #[derive(Clone, Debug)]
 pub struct RewriteOptions {
-    /// Bytes that the program should fit into. Above it, bytes are worth any time.
+    /// Bytes that the program should fit into: the fastest program that does is chosen.
     pub memory_limit: Option<Bytes>,
+    /// How much slower the program may become, as a share of its time. `None` is any time under a limit, and
+    /// [`usual_slowdown`](RewriteOptions::usual_slowdown) without one.
+    pub max_slowdown: Option<f64>,
+    /// How much slower the program may become if nothing is asked for.
+    pub usual_slowdown: f64,
     /// The rewrites, in the order in which they are tried.
     pub rewrites: Vec<Rewrite>,
-    /// Matrix products that may be recomputed, at ever higher prices. Those after the first are for programs that do
-    /// not fit.
-    pub products: Vec<Products>,
-    /// The least share of the bytes that a rewrite must save, since estimates have about this error. Above a limit, any
-    /// saving counts.
+    /// The least share of the temporaries that must be saved, since estimates have an error. Above a limit, any saving
+    /// counts.
     pub min_saving: f64,
     /// The least number of bytes to save: in programs of a few kilobytes, rounding to whole allocations is as much as a
     /// tenth.
     pub min_saved: Bytes,
-    /// The share of the bytes that must be saved per share of the seconds lost: with 1, a tenth of the bytes is worth a
-    /// tenth of the time.
-    pub bytes_per_second: f64,
+    /// Programs whose bytes differ by no more than this share are equally small: the faster one is better.
+    pub same_bytes: f64,
     /// Bounds the savings of a rewrite that only replaces arrays of one kind: this many times the bytes of the arrays
     /// removed, for them and their operands. A candidate that could not save enough is not priced.
     pub most_per_replaced: f64,
+    /// The most programs that are held after each rewrite.
+    pub width: usize,
+    /// Programs are given up that take this many times the seconds that the result may take: rewrites to come hardly make
+    /// up for it.
+    pub reach: f64,
+    /// Look for programs of every price, whatever the result will be.
+    pub is_frontier: bool,
     /// How to schedule the first guesses of an order.
     pub schedule: ScheduleOptions,
     /// The most threads to use: by default, the number of cores. Large programs use fewer, since each thread has a
@@ -53,17 +71,16 @@ impl Default for RewriteOptions {
     fn default() -> RewriteOptions {
         RewriteOptions {
             memory_limit: None,
+            max_slowdown: None,
+            usual_slowdown: 0.1,
             rewrites: Rewrite::all(),
-            products: vec![
-                Products::Cheap,
-                Products::AllButEvery(2),
-                Products::AllButEvery(4),
-                Products::AllButEvery(16),
-            ],
             min_saving: 0.1,
             min_saved: Bytes(16 << 10),
-            bytes_per_second: 1.0,
+            same_bytes: 0.01,
             most_per_replaced: 2.0,
+            width: 4,
+            reach: 1.25,
+            is_frontier: false,
             schedule: ScheduleOptions::default(),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
         }
@@ -76,20 +93,28 @@ pub struct Rewritten {
     /// The program for the other compiler: same parameters, results, donation and shardings.
     pub module: Module,
     /// The estimate of the compiler for the original program.
-    pub before: Price,
+    pub before: Estimated,
     /// Every rewrite that changes something, in the order in which they were tried.
     pub steps: Vec<Step>,
+    /// The smallest program found that takes no more time than the original one, if it is another one than the result.
+    pub free: Option<Estimated>,
+    /// Every program found that none other beats in both bytes and time, from fewest bytes to least time. Each is the
+    /// result under a limit of its own bytes.
+    pub frontier: Vec<Estimated>,
 }
 
 /// One rewrite that was tried.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
+    /// Its lever.
+    pub lever: Lever,
     /// Its name.
     pub name: &'static str,
     /// A description.
     pub description: &'static str,
-    /// The price of the program with it, and with the rewrites kept before.
-    pub price: Price,
+    /// The estimate of the compiler for the program with it, and with the rewrites kept before. If it was not kept, that of
+    /// its form of fewest bytes.
+    pub estimated: Estimated,
     /// Whether it was kept.
     pub is_kept: bool,
     /// The reports of its passes.
@@ -113,8 +138,8 @@ pub enum RewriteError {
 
 impl Rewritten {
     /// The estimate of the compiler for the rewritten program.
-    pub fn after(&self) -> Price {
-        self.steps.iter().rev().find(|step| step.is_kept).map_or(self.before, |step| step.price)
+    pub fn after(&self) -> Estimated {
+        self.steps.iter().rev().find(|step| step.is_kept).map_or(self.before, |step| step.estimated)
     }
 }
 
@@ -122,10 +147,7 @@ impl Rewritten {
 ///
 /// Bytes and seconds are for one device: if shardings spread the program over several, arguments are divided by their
 /// shardings, and all else as finely as the most finely sharded array. Time for communication is unknown. Such a
-/// program gets no row blocks, since the rows of one block may all be on one device.
-///
-/// If the program exceeds a limit although everything cheap is recomputed, matrix products are recomputed too, as few
-/// as possible.
+/// program gets no parts and no row blocks, since the rows of one block may all be on one device.
 ///
 /// # Errors
 /// See [`RewriteError`].
@@ -137,28 +159,27 @@ pub fn rewrite(
 ) -> Result<Rewritten, RewriteError> {
     let machine = compiler.on(target);
     let spread = Spread::new(&module, &machine);
-    let search = Search { compiler, machine: &machine, options, spread, decided: Known::default() };
+    let search = Search { compiler, machine: &machine, options, spread };
     ir::verify(&module).map_err(EstimateError::Invalid)?;
     let before = search.price(module.clone())?;
-    let flat = Attempt { module: Arc::new(search.flatten(&module)?), price: before, steps: Vec::new() };
-    let mut best: Option<Attempt> = None;
-    for &products in &options.products {
-        let found = search.keep_what_pays(flat.clone(), products)?;
-        let fits = search.fits(found.price);
-        if best.as_ref().is_none_or(|best| found.price.total < best.price.total) {
-            best = Some(found);
-        }
-        if fits {
-            break;
+    let flat = Attempt { module: Arc::new(search.flatten(&module)?), estimated: before, steps: Vec::new() };
+    let mut found = vec![flat];
+    for (i, rewrite) in options.rewrites.iter().enumerate() {
+        found = search.with_and_without(found, rewrite)?;
+        if i + 1 < options.rewrites.len() {
+            found = search.worth_going_on(found);
         }
     }
-    // So that the memo owns the program.
-    drop((search, flat));
-    // Nothing is tried without a choice of products.
-    let Some(best) = best else { return Ok(Rewritten { module, before, steps: Vec::new() }) };
-    let is_changed = best.steps.iter().any(|step| step.is_kept);
-    let module = if is_changed { Arc::unwrap_or_clone(best.module) } else { module };
-    Ok(Rewritten { module, before, steps: best.steps })
+    let prices: Vec<Estimated> = found.iter().map(|attempt| attempt.estimated).collect();
+    let chosen = choice::choose(&prices, options);
+    let frontier = choice::undominated(&prices).into_iter().map(|i| prices[i]).collect();
+    let free = choice::free(&prices).filter(|&free| free != chosen).map(|free| prices[free]);
+    let Attempt { module: rewritten, steps, .. } = found.swap_remove(chosen);
+    // So that the module is not copied.
+    drop(found);
+    let is_changed = steps.iter().any(|step| step.is_kept);
+    let module = if is_changed { Arc::unwrap_or_clone(rewritten) } else { module };
+    Ok(Rewritten { module, before, steps, free, frontier })
 }
 
 /// Inlines every function, and moves shardings to the operations that they describe.
@@ -177,21 +198,15 @@ struct Search<'a> {
     machine: &'a Target,
     options: &'a RewriteOptions,
     spread: Option<Spread>,
-    /// Results of rewrites by number and form, per program. Most forms do not depend on the products that may be
-    /// recomputed.
-    decided: Known<(usize, Vec<AnyPass>, Arc<Module>), Option<Decided>>,
 }
 
-/// Results of some of the rewrites.
+/// A program with some of the rewrites.
 #[derive(Clone)]
 struct Attempt {
     module: Arc<Module>,
-    price: Price,
+    estimated: Estimated,
     steps: Vec<Step>,
 }
-
-/// A rewrite that was tried, and the program with it if it was kept.
-type Decided = (Step, Option<Arc<Module>>);
 
 /// A step of a rewrite.
 #[derive(Clone, PartialEq)]
@@ -204,12 +219,8 @@ enum Try<'a> {
 
 impl Search<'_> {
     /// Prices a valid module.
-    fn price(&self, module: Module) -> Result<Price, RewriteError> {
+    fn price(&self, module: Module) -> Result<Estimated, RewriteError> {
         Ok(spread::price_on(module, self.compiler, self.machine, self.spread.as_ref())?)
-    }
-
-    fn fits(&self, price: Price) -> bool {
-        self.options.memory_limit.is_none_or(|limit| price.total <= limit)
     }
 
     fn flatten(&self, module: &Module) -> Result<Module, RewriteError> {
@@ -219,46 +230,57 @@ impl Search<'_> {
         Ok(flat)
     }
 
-    /// Tries one rewrite after the other.
-    fn keep_what_pays(&self, mut found: Attempt, products: Products) -> Result<Attempt, RewriteError> {
-        let situation =
-            Situation { products, compiler: self.compiler, is_partitioned: self.spread.is_some() };
-        for (i, rewrite) in self.options.rewrites.iter().enumerate() {
-            let ways = (rewrite.ways)(&situation);
-            let key = (i, ways.clone(), found.module.clone());
-            let decided = self.decided.of(key, || self.decide(&found, rewrite, &ways))?;
-            let Some((step, kept)) = decided else { continue };
-            if let Some(module) = kept {
-                (found.module, found.price) = (module, step.price);
-            }
-            found.steps.push(step);
+    /// Some programs without a rewrite and with it in each of its forms. The first one is always that without any rewrite.
+    fn with_and_without(&self, found: Vec<Attempt>, rewrite: &Rewrite) -> Result<Vec<Attempt>, RewriteError> {
+        let situation = Situation { compiler: self.compiler, is_partitioned: self.spread.is_some() };
+        let ways = (rewrite.ways)(&situation);
+        let threads = parallel::affordable(self.options.threads, &found[0].module);
+        let mut candidates = Vec::new();
+        for (from, attempt) in found.iter().enumerate() {
+            let of_attempt = self.candidates(attempt, rewrite, &ways, threads)?;
+            candidates.extend(of_attempt.into_iter().map(|candidate| (from, candidate)));
         }
-        Ok(found)
+        let priced = parallel::map(threads, candidates, |(from, candidate)| {
+            self.price(Module::clone(&candidate.module)).map(|estimated| (from, candidate, estimated))
+        });
+        let priced = priced.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let step = |candidate: &Candidate, estimated, is_kept| {
+            let &Rewrite { lever, name, description, .. } = rewrite;
+            Step { lever, name, description, estimated, is_kept, reports: candidate.reports.clone() }
+        };
+        let mut next = found;
+        for (from, attempt) in next.iter_mut().enumerate() {
+            let of_attempt = priced.iter().filter(|(of, ..)| *of == from);
+            if let Some((_, candidate, estimated)) =
+                of_attempt.min_by_key(|(_, _, estimated)| estimated.price.total)
+            {
+                attempt.steps.push(step(candidate, *estimated, false));
+            }
+        }
+        for (from, candidate, estimated) in priced {
+            let mut steps = next[from].steps.clone();
+            *steps.last_mut().expect("the rewrite was tried") = step(&candidate, estimated, true);
+            next.push(Attempt { module: candidate.module, estimated, steps });
+        }
+        Ok(next)
     }
 
-    /// Tries a rewrite; `None` if it finds nothing to change.
-    fn decide(
-        &self,
-        found: &Attempt,
-        rewrite: &Rewrite,
-        ways: &[AnyPass],
-    ) -> Result<Option<Decided>, RewriteError> {
-        let Some((candidate, price)) = self.best_way(found, rewrite, ways)? else { return Ok(None) };
-        let is_kept = self.pays(found.price, price);
-        let &Rewrite { name, description, .. } = rewrite;
-        let step = Step { name, description, price, is_kept, reports: candidate.reports };
-        Ok(Some((step, is_kept.then_some(candidate.module))))
+    /// The programs that the next rewrite is tried on.
+    fn worth_going_on(&self, found: Vec<Attempt>) -> Vec<Attempt> {
+        let prices: Vec<Estimated> = found.iter().map(|attempt| attempt.estimated).collect();
+        let kept = choice::thin(&prices, self.options);
+        let mut found: Vec<Option<Attempt>> = found.into_iter().map(Some).collect();
+        kept.into_iter().filter_map(|i| found[i].take()).collect()
     }
 
-    /// The program in the form of a rewrite with the fewest bytes, of the forms that are worth it, or of all if none
-    /// is. Of forms closer than the error of estimates, the last, which is the preferred one.
-    fn best_way(
+    /// A program in each form of a rewrite that changes it.
+    fn candidates(
         &self,
-        Attempt { module, price: now, .. }: &Attempt,
+        Attempt { module, estimated: now, .. }: &Attempt,
         rewrite: &Rewrite,
         ways: &[AnyPass],
-    ) -> Result<Option<(Candidate, Price)>, RewriteError> {
-        let threads = parallel::affordable(self.options.threads, module);
+        threads: usize,
+    ) -> Result<Vec<Candidate>, RewriteError> {
         let (mut memo, first) = Memo::new(module.clone());
         let orders = rewrite.orders.iter().flat_map(|&guess| ways.iter().map(move |way| (guess, way)));
         let settings: Vec<SettingId> =
@@ -267,25 +289,14 @@ impl Search<'_> {
         let mut candidates: Vec<Candidate> = Vec::new();
         for setting in settings {
             let (program, reports) = (memo.program(setting), &*memo.done(setting)[1]);
-            let is_new = candidates.last().is_none_or(|last| !Arc::ptr_eq(&last.module, program));
+            let is_new = candidates.iter().all(|known| !Arc::ptr_eq(&known.module, program));
             if let Some(reports) =
-                reports.clone().filter(|_| is_new && self.may_pay(rewrite, module, *now, program))
+                reports.clone().filter(|_| is_new && self.may_pay(rewrite, module, now.price, program))
             {
                 candidates.push(Candidate { module: program.clone(), reports });
             }
         }
-        drop(memo);
-        let priced = parallel::map(threads, candidates, |candidate| {
-            self.price(Module::clone(&candidate.module)).map(|price| (candidate, price))
-        });
-        let found = priced.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let rank = |price: Price| (!self.pays(*now, price), !self.fits(price));
-        let Some(&(_, best)) = found.iter().min_by_key(|(_, price)| (rank(*price), price.total)) else {
-            return Ok(None);
-        };
-        let most = best.total.0 as f64 * (1.0 + self.options.min_saving);
-        let is_close = |price: Price| price.total.0 as f64 <= most;
-        Ok(found.into_iter().rfind(|(_, price)| rank(*price) == rank(best) && is_close(*price)))
+        Ok(candidates)
     }
 
     /// The result of a step: the program in another order, or rewritten and verified, with the reports of the passes.
@@ -325,20 +336,8 @@ impl Search<'_> {
         let Some(bytes) = rewrite.replaces else { return true };
         let fewer = bytes(module, self.machine).saturating_sub(bytes(candidate, self.machine));
         let most = self.options.most_per_replaced * fewer as f64;
-        !self.fits(now) || most >= now.total.0 as f64 * self.options.min_saving
-    }
-
-    /// Whether one price is better than another.
-    fn pays(&self, from: Price, to: Price) -> bool {
-        let saved = 1.0 - to.total.0 as f64 / (from.total.0 as f64).max(1.0);
-        let slower = to.seconds / from.seconds.max(f64::MIN_POSITIVE) - 1.0;
-        let options = self.options;
-        let is_noticed =
-            from.total.saturating_sub(to.total) >= options.min_saved && saved >= options.min_saving;
-        match self.fits(from) {
-            true => is_noticed && saved >= slower * options.bytes_per_second,
-            false => to.total < from.total,
-        }
+        self.options.memory_limit.is_some_and(|limit| now.total > limit)
+            || most >= now.total.0 as f64 * self.options.min_saving / 10.0
     }
 }
 

@@ -1,11 +1,11 @@
 //! The share of one device in a program that shardings spread over several, before it is partitioned.
 
 use crate::Price;
-use crate::estimate::{EstimateError, Expected};
+use crate::estimate::{EstimateError, Expected, kind_of};
 use memplan_ir as ir;
 use memplan_ir::Module;
 use memplan_memory as memory;
-use memplan_memory::{Bytes, Compiler, Target};
+use memplan_memory::{ByteRange, Bytes, Compiler, Target};
 
 /// How a program is spread over devices.
 pub(crate) struct Spread {
@@ -34,6 +34,29 @@ impl Spread {
     }
 }
 
+/// What a compiler needs for a program by an estimate, on one device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Estimated {
+    /// Bytes and time.
+    pub price: Price,
+    /// The temporaries among the bytes.
+    pub temp: Bytes,
+    /// Between which bytes the compiler's own figure falls for four programs of five; `None` where nobody measured.
+    pub interval: Option<ByteRange>,
+}
+
+impl Estimated {
+    /// The most bytes that are to be expected.
+    pub fn high(&self) -> Bytes {
+        self.interval.map_or(self.price.total, |interval| interval.high)
+    }
+
+    /// The fewest bytes that are to be expected.
+    pub fn low(&self) -> Bytes {
+        self.interval.map_or(self.price.total, |interval| interval.low)
+    }
+}
+
 /// The estimate of a compiler for a module, on one of the devices that its shardings name: arguments are divided by
 /// their shardings, and all else as finely as the most finely sharded array. Time for communication is unknown.
 ///
@@ -43,7 +66,7 @@ pub fn price(module: &Module, compiler: &Compiler, target: &Target) -> Result<Pr
     ir::verify(module).map_err(EstimateError::Invalid)?;
     let machine = compiler.on(target);
     let spread = Spread::new(module, &machine);
-    price_on(module.clone(), compiler, &machine, spread.as_ref())
+    price_on(module.clone(), compiler, &machine, spread.as_ref()).map(|estimated| estimated.price)
 }
 
 /// The same for a valid module, on a machine as the compiler sees it.
@@ -52,9 +75,12 @@ pub(crate) fn price_on(
     compiler: &Compiler,
     machine: &Target,
     spread: Option<&Spread>,
-) -> Result<Price, EstimateError> {
+) -> Result<Estimated, EstimateError> {
+    let kind = kind_of(&module);
     let found = Expected::new(module, compiler, machine)?;
     let operations = found.run.matrix_operations + found.run.vector_operations;
     let all = Price { total: found.total(), seconds: found.run.seconds, operations };
-    Ok(spread.map_or(all, |spread| spread.of_one_device(all, found.totals.arguments)))
+    let price = spread.map_or(all, |spread| spread.of_one_device(all, found.totals.arguments));
+    let temp = found.totals.temp.min(price.total);
+    Ok(Estimated { price, temp, interval: compiler.interval(kind, price.total, temp) })
 }

@@ -15,6 +15,8 @@
 //! each layer is such a function, results of layers are the borders between them.
 //! Only instructions of the entry computation are recomputed; results of loops and branches are saved.
 
+use std::collections::BTreeMap;
+
 use memplan_analysis::Phase;
 use memplan_ir::{Cursor, Insert, Instruction, InstructionId, Module, Names, Op, Operands, Role};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -40,6 +42,7 @@ pub fn checkpoint(module: &Module, checkpoint: &Checkpoint<'_>) -> Option<Module
     }
     let levels = levels(module, &again, is_border);
     let saved = saved(module, &again, &levels, phase);
+    let arrives = arrivals(module, &again, &levels, phase);
     let mut module = module.clone();
     let mut names = Names::new(&module);
     let entry = module.entry;
@@ -55,9 +58,7 @@ pub fn checkpoint(module: &Module, checkpoint: &Checkpoint<'_>) -> Option<Module
             for &operand in reads.iter().filter(|operand| again.contains(operand)) {
                 let level = levels[&operand];
                 if has_barrier.insert(level) {
-                    let arrives = reads.iter().copied().find(|&read| {
-                        phase(read) == Phase::Backward && module.shape(read).as_array().is_some()
-                    });
+                    let arrives = arrives.get(&level).copied();
                     add_barrier(module, (id, level), &saved[&level], arrives, &mut names, &mut instead);
                 }
                 let again = Again { again: &again, levels: &levels, place: &place };
@@ -135,6 +136,76 @@ fn saved(
         list.extend(found.filter(|&operand| is_found(operand) && seen.insert((levels[id], operand))));
     }
     saved
+}
+
+/// For each function the gradient with which its backward half begins: of those that its readers also read, the one that
+/// is computed first. All that the function computes again waits for it. Functions that would wait for themselves, or for
+/// each other, wait for none. Linear in the module for each function.
+fn arrivals(
+    module: &Module,
+    again: &FxHashSet<InstructionId>,
+    levels: &FxHashMap<InstructionId, u32>,
+    phase: &dyn Fn(InstructionId) -> Phase,
+) -> FxHashMap<u32, InstructionId> {
+    let entry = module.entry_computation();
+    let mut depth: FxHashMap<InstructionId, u32> = FxHashMap::default();
+    let mut readers: BTreeMap<u32, Vec<InstructionId>> = BTreeMap::new();
+    for &id in &entry.instructions {
+        let operands = &module.instructions[id].operands;
+        let deepest = operands.iter().filter_map(|operand| depth.get(operand)).max();
+        depth.insert(id, deepest.map_or(0, |depth| depth + 1));
+        if phase(id) == Phase::Backward {
+            let read = operands.iter().filter(|operand| again.contains(operand));
+            read.for_each(|operand| readers.entry(levels[operand]).or_default().push(id));
+        }
+    }
+    let is_gradient = |id: &InstructionId| {
+        let array = module.shape(*id).as_array();
+        phase(*id) == Phase::Backward && array.is_some_and(|array| array.rank() > 0)
+    };
+    let mut found: Vec<Arrival> = Vec::new();
+    // The last function is the first to be computed again.
+    for (&level, readers) in readers.iter().rev() {
+        let mut after: FxHashSet<InstructionId> = readers.iter().copied().collect();
+        for &id in &entry.instructions {
+            if module.instructions[id].operands.iter().any(|operand| after.contains(operand)) {
+                after.insert(id);
+            }
+        }
+        let read = readers.iter().flat_map(|&id| &module.instructions[id].operands).copied();
+        let gradient =
+            read.filter(|id| is_gradient(id) && !after.contains(id)).min_by_key(|id| (depth[id], *id));
+        if let Some(gradient) = gradient {
+            found.push(Arrival { level, gradient, after });
+            if wait_for_each_other(&found) {
+                found.pop();
+            }
+        }
+    }
+    found.into_iter().map(|arrival| (arrival.level, arrival.gradient)).collect()
+}
+
+/// The gradient that a function waits for.
+struct Arrival {
+    level: u32,
+    gradient: InstructionId,
+    /// All that comes after what the function computes again.
+    after: FxHashSet<InstructionId>,
+}
+
+/// Whether the last function waits for itself by way of others.
+fn wait_for_each_other(found: &[Arrival]) -> bool {
+    let Some(last) = found.len().checked_sub(1) else { return false };
+    let mut seen: FxHashSet<usize> = FxHashSet::default();
+    let mut open = vec![last];
+    while let Some(i) = open.pop() {
+        for (j, next) in found.iter().enumerate() {
+            if found[i].after.contains(&next.gradient) && seen.insert(j) {
+                open.push(j);
+            }
+        }
+    }
+    seen.contains(&last)
 }
 
 /// Adds a barrier of a function's inputs, together with a value of its backward half.

@@ -4,6 +4,7 @@ mod backing;
 mod checkpoint;
 mod conditional_in_place;
 mod fusion;
+mod layers;
 mod loop_residuals;
 mod loop_state;
 mod narrow;
@@ -18,6 +19,7 @@ pub use fusion::{
     FUSION, FUSION_OF_UPDATES, Fusion, FusionEdge, FusionOptions, FusionReport, RowTileOptions,
     SiblingOptions, Verdict,
 };
+pub use layers::{Borders, CHECKPOINT_LAYERS, CheckpointLayers, Saves};
 pub use loop_residuals::{LOOP_RESIDUALS, LoopResiduals, ResidualPair, ResidualsReport};
 pub use loop_state::{
     FLAT_LOOP_STATE, KeepWithinLoops, LOOP_STATE_IN_PLACE, LoopStateInPlace, UNINITIALIZED_RESULTS,

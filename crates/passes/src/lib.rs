@@ -36,12 +36,12 @@ mod pipeline;
 mod resize;
 
 pub use memplan_lean::{
-    CONDITIONAL_IN_PLACE, Checkpoint, FLAT_LOOP_STATE, FUSION, FUSION_OF_UPDATES, Fusion, FusionEdge,
-    FusionOptions, FusionReport, KeepWithinLoops, LOOP_RESIDUALS, LOOP_STATE_IN_PLACE, LoopResiduals,
-    LoopStateInPlace, LoweredPeak, PARTS, Parts, PartsReport, Products, REMAT, REMAT_BEHIND_BARRIERS,
-    REMAT_BEHIND_SELECTS, ROW_BLOCKS, Recomputed, Remat, RematReport, ResidualPair, ResidualsReport,
-    RowBlocks, RowTileOptions, SiblingOptions, Tie, UNINITIALIZED_RESULTS, Verdict, checkpoint,
-    kept_for_backward, narrow_arguments, narrow_values,
+    Borders, CHECKPOINT_LAYERS, CONDITIONAL_IN_PLACE, Checkpoint, CheckpointLayers, FLAT_LOOP_STATE, FUSION,
+    FUSION_OF_UPDATES, Fusion, FusionEdge, FusionOptions, FusionReport, KeepWithinLoops, LOOP_RESIDUALS,
+    LOOP_STATE_IN_PLACE, LoopResiduals, LoopStateInPlace, LoweredPeak, PARTS, Parts, PartsReport, Products,
+    REMAT, REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS, ROW_BLOCKS, Recomputed, Remat, RematReport,
+    ResidualPair, ResidualsReport, RowBlocks, RowTileOptions, Saves, SiblingOptions, Tie,
+    UNINITIALIZED_RESULTS, Verdict, checkpoint, kept_for_backward, narrow_arguments, narrow_values,
 };
 pub use memplan_place::{
     Because, COPY_INSERTION, Conflict, CopyInsertion, CopyReport, DEFAULT_LAYOUTS, DONATION, DYNAMIC_MARKS,
@@ -79,6 +79,7 @@ pub const ALL: &[&dyn Pass] = &[
     &ALGEBRAIC_SIMPLIFIER,
     &BITCAST_EXPANDER,
     &CALL_INLINER,
+    &CHECKPOINT_LAYERS,
     &CONDITIONAL_IN_PLACE,
     &CONDITIONAL_SIMPLIFIER,
     &CONSTANT_FOLDING,

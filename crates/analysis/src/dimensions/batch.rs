@@ -94,7 +94,8 @@ impl Dimensions {
     pub fn of_batch(&self, module: &Module) -> Option<BatchOfArguments> {
         let batch = self.batch(module)?;
         let entry = module.entry_computation();
-        let arrays = entry.parameters.iter().enumerate().filter(|(_, id)| module.shape(**id).as_array().is_some());
+        let arrays =
+            entry.parameters.iter().enumerate().filter(|(_, id)| module.shape(**id).as_array().is_some());
         let along = |(number, _): (usize, &InstructionId)| {
             let factors = self.of_parameter(module, number, 0);
             let dimension = factors.iter().position(|factors| factors.first() == Some(&batch.factor))?;

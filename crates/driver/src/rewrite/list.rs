@@ -4,20 +4,65 @@ use memplan_ir::{Module, Op};
 use memplan_memory::{Compiler, Target};
 use memplan_passes as passes;
 use memplan_passes::AnyPass::{self, Static};
-use memplan_passes::{KeepWithinLoops, LoopResiduals, OneIn, Parts, Pipeline, Products, Remat, RowBlocks, Tie};
+use memplan_passes::{
+    Borders, CheckpointLayers, KeepWithinLoops, LoopResiduals, OneIn, Parts, Pipeline, Products, Remat,
+    RowBlocks, Saves, Tie,
+};
 
 use crate::FirstGuess;
 
-/// A rewrite, and its forms, of which the most helpful one is chosen.
+/// A way to need fewer bytes, by the name that `memplan rewrite` and `memplan fit` call it.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    strum::Display,
+    strum::EnumString,
+    strum::IntoStaticStr,
+    strum::VariantNames,
+)]
+#[strum(serialize_all = "lowercase")]
+pub enum Lever {
+    /// Sums and values that never change are kept within a loop.
+    Within,
+    /// Values are computed again instead of kept.
+    Recompute,
+    /// State of loops and conditionals is changed in place.
+    State,
+    /// Gradients of gathers are compared for instead of scattered.
+    Gathers,
+    /// Layers are computed again from what they began with.
+    Checkpoint,
+    /// The program runs over parts of its batch.
+    Parts,
+    /// Wide arrays exist in blocks of rows.
+    Blocks,
+}
+
+impl Lever {
+    /// The names of all levers.
+    pub fn names() -> &'static [&'static str] {
+        <Lever as strum::VariantNames>::VARIANTS
+    }
+}
+
+/// A rewrite, and its forms, which the search tries.
 #[derive(Clone, Debug)]
 pub struct Rewrite {
+    /// The lever that it pulls.
+    pub lever: Lever,
     /// Its name.
     pub name: &'static str,
     /// A description.
     pub description: &'static str,
-    /// The orders in which the program may run, the likeliest last.
+    /// The orders in which the program may run.
     pub orders: Vec<FirstGuess>,
-    /// The forms of the rewrite in a situation, the one that costs least time last. Each is tried in each order.
+    /// The forms of the rewrite in a situation. Each is tried in each order.
     pub ways: fn(&Situation<'_>) -> Vec<AnyPass>,
     /// Cleans up after it.
     pub cleanup: Pipeline,
@@ -28,13 +73,15 @@ pub struct Rewrite {
 /// The inputs for the forms of a rewrite.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation<'a> {
-    /// Matrix products that may be recomputed.
-    pub products: Products,
     /// The compiler to rewrite for.
     pub compiler: &'a Compiler,
     /// Whether the program will still be spread over several devices, so that row blocks may divide sharded rows.
     pub is_partitioned: bool,
 }
+
+/// Matrix products that may be recomputed, from none to nearly all.
+const PRODUCTS: [Products; 4] =
+    [Products::Cheap, Products::AllButEvery(2), Products::AllButEvery(4), Products::AllButEvery(16)];
 
 impl Rewrite {
     /// Every rewrite, in the order in which they are tried: rewrites that shorten loop state come first, since
@@ -44,7 +91,8 @@ impl Rewrite {
             [Static(&passes::WHILE_SIMPLIFIER), Static(&passes::TUPLE_SIMPLIFIER), Static(&passes::DCE)];
         let after_loops = Pipeline::new("clean up loops", "remove leftovers of changed loops", of_loops);
         let dead_code = Pipeline::new("clean up", "remove dead code", [Static(&passes::DCE)]);
-        let rewrite = |name, description, ways| Rewrite {
+        let rewrite = |lever, name, description, ways| Rewrite {
+            lever,
             name,
             description,
             orders: vec![FirstGuess::Text],
@@ -54,6 +102,7 @@ impl Rewrite {
         };
         vec![
             rewrite(
+                Lever::Within,
                 "within loops",
                 "a loop sums values instead of stacking them for a later sum, and stacks no value that is equal in every step",
                 within_loops,
@@ -61,20 +110,26 @@ impl Rewrite {
             Rewrite {
                 cleanup: after_loops.clone(),
                 ..rewrite(
+                    Lever::Recompute,
                     "loop residuals",
                     "a later loop recomputes row by row what an earlier loop kept for it",
-                    |now| vec![LoopResiduals { products: now.products, ..passes::LOOP_RESIDUALS }.into()],
+                    |_| {
+                        let way = |products| LoopResiduals { products, ..passes::LOOP_RESIDUALS }.into();
+                        PRODUCTS.map(way).into()
+                    },
                 )
             },
             Rewrite {
                 cleanup: after_loops,
                 ..rewrite(
+                    Lever::State,
                     "loop state in place",
                     "a loop overwrites rows that it has read with new rows",
                     |_| vec![Static(&passes::LOOP_STATE_IN_PLACE)],
                 )
             },
             rewrite(
+                Lever::State,
                 "conditionals in place",
                 "a conditional that changes or returns its operands changes them in place",
                 |_| vec![Static(&passes::CONDITIONAL_IN_PLACE)],
@@ -82,13 +137,26 @@ impl Rewrite {
             Rewrite {
                 replaces: Some(bytes_of_scatters),
                 ..rewrite(
+                    Lever::Gathers,
                     "gradients of gathers",
                     "a scatter of one element per row becomes a comparison, which is never in memory",
                     |_| vec![Static(&passes::SCATTER_TO_SELECT)],
                 )
             },
-            rewrite("parts", "the program runs over parts of its batch, one after the other", in_parts),
             rewrite(
+                Lever::Checkpoint,
+                "checkpoints of layers",
+                "the backward half computes each layer again from what the layer began with",
+                checkpoints,
+            ),
+            rewrite(
+                Lever::Parts,
+                "parts of the batch",
+                "a loop runs the program over parts of its batch, and adds up what is summed over the batch",
+                in_parts,
+            ),
+            rewrite(
+                Lever::Blocks,
                 "blocks of rows",
                 "a loop computes a wide array in blocks of rows, and again for its gradient",
                 blocks_of_rows,
@@ -96,13 +164,15 @@ impl Rewrite {
             Rewrite {
                 // JAX's text is a depth-first walk from the results, with the gradients of all weights last; every
                 // compiler runs them as soon as it can.
-                orders: vec![FirstGuess::Text, FirstGuess::Fused],
+                orders: vec![FirstGuess::Fused],
                 ..rewrite(
+                    Lever::Recompute,
                     "recomputation",
                     "values that are live across the peak are recomputed after it",
                     |now| {
                         let tie = if now.compiler.keeps_barriers { Tie::Barrier } else { Tie::Select };
-                        vec![Remat { tie: Some(tie), products: now.products, ..passes::REMAT }.into()]
+                        let way = |products| Remat { tie: Some(tie), products, ..passes::REMAT }.into();
+                        PRODUCTS.map(way).into()
                     },
                 )
             },
@@ -115,6 +185,22 @@ impl Rewrite {
 fn within_loops(now: &Situation<'_>) -> Vec<AnyPass> {
     let way = KeepWithinLoops { simplifies_first: true, ..passes::KEEP_WITHIN_LOOPS };
     if now.is_partitioned { Vec::new() } else { vec![way.into()] }
+}
+
+/// Only where the compiler keeps barriers until the recomputed values cannot be merged with the original ones.
+fn checkpoints(now: &Situation<'_>) -> Vec<AnyPass> {
+    let way = |(borders, saves)| CheckpointLayers { borders, saves }.into();
+    let of_layers = |every| Borders::Alike { rank: 0, every };
+    let ways = [
+        (of_layers(1), Saves::Nothing),
+        (Borders::Alike { rank: 1, every: 1 }, Saves::Nothing),
+        (of_layers(2), Saves::Nothing),
+        (Borders::Segments(32), Saves::Nothing),
+        (Borders::Segments(8), Saves::Nothing),
+        (of_layers(1), Saves::DotsWithNoBatchDims),
+        (of_layers(1), Saves::Dots),
+    ];
+    if now.compiler.keeps_barriers { ways.map(way).into() } else { Vec::new() }
 }
 
 /// More parts need fewer bytes, and more time.

@@ -1,0 +1,99 @@
+//! Which of several programs to go on with, and which to choose.
+
+use std::cmp::Ordering;
+
+use memplan_memory::Bytes;
+
+use super::RewriteOptions;
+use crate::Estimated;
+
+/// The number of the program to choose; the first is the one as it was.
+///
+/// Under a limit it is the fastest program that fits: of those that surely do, or else of those that probably do, or else
+/// the smallest one. Without a limit it is the smallest one of those that are fast enough, if that saves enough.
+pub(super) fn choose(found: &[Estimated], options: &RewriteOptions) -> usize {
+    let before = &found[0];
+    let most_seconds = most_seconds(before, options);
+    // The time of hundreds of nested loops is unknown: such a program is not ruled out.
+    let is_too_slow = |i: usize| found[i].price.seconds.partial_cmp(&most_seconds) == Some(Ordering::Greater);
+    let allowed: Vec<usize> = (0..found.len()).filter(|&i| i == 0 || !is_too_slow(i)).collect();
+    let fastest = |fits: &dyn Fn(&Estimated) -> bool| {
+        let fitting = allowed.iter().copied().filter(|&i| fits(&found[i]));
+        fitting.min_by(|&a, &b| by_seconds(&found[a], &found[b]))
+    };
+    match options.memory_limit {
+        Some(limit) => fastest(&|of| of.high() <= limit)
+            .or_else(|| fastest(&|of| of.price.total <= limit))
+            .unwrap_or_else(|| smallest(found, &allowed, 0.0)),
+        None => {
+            let smallest = smallest(found, &allowed, options.same_bytes);
+            let saved = before.price.total.saturating_sub(found[smallest].price.total);
+            let is_worth_it =
+                saved >= options.min_saved && saved.0 as f64 >= before.temp.0 as f64 * options.min_saving;
+            if is_worth_it { smallest } else { 0 }
+        }
+    }
+}
+
+/// The smallest program that takes no more time than the first, if it is smaller.
+pub(super) fn free(found: &[Estimated]) -> Option<usize> {
+    let before = &found[0];
+    let as_fast = (1..found.len()).filter(|&i| {
+        found[i].price.seconds <= before.price.seconds && found[i].price.total < before.price.total
+    });
+    as_fast.min_by_key(|&i| found[i].price.total)
+}
+
+/// The most time that the chosen program may take.
+fn most_seconds(before: &Estimated, options: &RewriteOptions) -> f64 {
+    let is_limited = options.memory_limit.is_some() || options.is_frontier;
+    let slowdown = options.max_slowdown.or_else(|| (!is_limited).then_some(options.usual_slowdown));
+    slowdown.map_or(f64::INFINITY, |share| before.price.seconds * (1.0 + share))
+}
+
+/// The programs to go on with, in order: the first, and of those that none other beats in both bytes and time, the ones
+/// far from each other in bytes. Programs that are so slow that they will not be chosen are left out.
+pub(super) fn thin(found: &[Estimated], options: &RewriteOptions) -> Vec<usize> {
+    let fits = |of: &&Estimated| options.memory_limit.is_some_and(|limit| of.high() <= limit);
+    let fastest = found.iter().filter(fits).map(|of| of.price.seconds).fold(f64::INFINITY, f64::min);
+    let most_seconds = most_seconds(&found[0], options).min(fastest) * options.reach;
+    let mut kept = undominated(found);
+    kept.retain(|&i| found[i].price.seconds <= most_seconds);
+    let bytes = |i: usize| (found[i].price.total.0.max(1) as f64).ln();
+    while kept.len() > options.width.max(2) {
+        let gap = |&place: &usize| bytes(kept[place + 1]) - bytes(kept[place - 1]);
+        let closest = (1..kept.len() - 1).min_by(|a, b| gap(a).total_cmp(&gap(b)));
+        kept.remove(closest.expect("there are three or more"));
+    }
+    kept.retain(|&i| i != 0);
+    kept.insert(0, 0);
+    kept
+}
+
+/// The programs that none other beats in both bytes and time, from fewest bytes to least time; of equal ones the first.
+pub(super) fn undominated(found: &[Estimated]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..found.len()).collect();
+    order.sort_by(|&a, &b| {
+        let of = |i: usize| found[i].price;
+        of(a).total.cmp(&of(b).total).then(of(a).seconds.total_cmp(&of(b).seconds)).then(a.cmp(&b))
+    });
+    let mut least = f64::INFINITY;
+    order.retain(|&i| {
+        let is_faster = found[i].price.seconds < least;
+        least = least.min(found[i].price.seconds);
+        is_faster
+    });
+    order
+}
+
+/// The fastest of the programs that have hardly more bytes than the smallest one.
+fn smallest(found: &[Estimated], allowed: &[usize], same_bytes: f64) -> usize {
+    let least = allowed.iter().map(|&i| found[i].price.total).min().unwrap_or(Bytes::ZERO);
+    let most = least.0 as f64 * (1.0 + same_bytes);
+    let small = allowed.iter().copied().filter(|&i| found[i].price.total.0 as f64 <= most);
+    small.min_by(|&a, &b| by_seconds(&found[a], &found[b])).unwrap_or(0)
+}
+
+fn by_seconds(a: &Estimated, b: &Estimated) -> Ordering {
+    a.price.seconds.total_cmp(&b.price.seconds).then(a.price.total.cmp(&b.price.total))
+}
