@@ -53,8 +53,13 @@ pub struct RewriteOptions {
     /// Bounds the savings of a rewrite that only replaces arrays of one kind: this many times the bytes of the arrays
     /// removed, for them and their operands. A candidate that could not save enough is not priced.
     pub most_per_replaced: f64,
-    /// The most programs that are held after each rewrite.
+    /// The most programs that are held after each rewrite, for a small module.
     pub width: usize,
+    /// Of large modules fewer are held: as many as have this many instructions together, but three at least.
+    pub held_instructions: usize,
+    /// A program that surely fits a limit is chosen before one that only probably does if it takes at most this share
+    /// more time.
+    pub worth_of_certainty: f64,
     /// Programs are given up that take this many times the seconds that the result may take: rewrites to come hardly make
     /// up for it.
     pub reach: f64,
@@ -78,7 +83,9 @@ impl Default for RewriteOptions {
             min_saved: Bytes(16 << 10),
             same_bytes: 0.01,
             most_per_replaced: 2.0,
-            width: 4,
+            width: 12,
+            held_instructions: 24_000,
+            worth_of_certainty: 0.05,
             reach: 1.25,
             is_frontier: false,
             schedule: ScheduleOptions::default(),
@@ -268,7 +275,9 @@ impl Search<'_> {
     /// The programs that the next rewrite is tried on.
     fn worth_going_on(&self, found: Vec<Attempt>) -> Vec<Attempt> {
         let prices: Vec<Estimated> = found.iter().map(|attempt| attempt.estimated).collect();
-        let kept = choice::thin(&prices, self.options);
+        let held = self.options.held_instructions / found[0].module.instruction_count().max(1);
+        let width = held.max(3).min(self.options.width);
+        let kept = choice::thin(&prices, width, self.options);
         let mut found: Vec<Option<Attempt>> = found.into_iter().map(Some).collect();
         kept.into_iter().filter_map(|i| found[i].take()).collect()
     }

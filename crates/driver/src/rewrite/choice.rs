@@ -9,8 +9,8 @@ use crate::Estimated;
 
 /// The number of the program to choose; the first is the one as it was.
 ///
-/// Under a limit it is the fastest program that fits: of those that surely do, or else of those that probably do, or else
-/// the smallest one. Without a limit it is the smallest one of those that are fast enough, if that saves enough.
+/// Under a limit it is the fastest program that fits: of those that surely do, or, if that costs much time, of those that
+/// probably do, or else the smallest one. Without a limit it is the smallest one of those that are fast enough, if that saves enough.
 pub(super) fn choose(found: &[Estimated], options: &RewriteOptions) -> usize {
     let before = &found[0];
     let most_seconds = most_seconds(before, options);
@@ -22,9 +22,12 @@ pub(super) fn choose(found: &[Estimated], options: &RewriteOptions) -> usize {
         fitting.min_by(|&a, &b| by_seconds(&found[a], &found[b]))
     };
     match options.memory_limit {
-        Some(limit) => fastest(&|of| of.high() <= limit)
-            .or_else(|| fastest(&|of| of.price.total <= limit))
-            .unwrap_or_else(|| smallest(found, &allowed, 0.0)),
+        Some(limit) => {
+            let probably = fastest(&|of| of.price.total <= limit);
+            let most = probably.map_or(0.0, |i| found[i].price.seconds * (1.0 + options.worth_of_certainty));
+            let surely = fastest(&|of| of.high() <= limit).filter(|&i| found[i].price.seconds <= most);
+            surely.or(probably).unwrap_or_else(|| smallest(found, &allowed, 0.0))
+        }
         None => {
             let smallest = smallest(found, &allowed, options.same_bytes);
             let saved = before.price.total.saturating_sub(found[smallest].price.total);
@@ -53,14 +56,14 @@ fn most_seconds(before: &Estimated, options: &RewriteOptions) -> f64 {
 
 /// The programs to go on with, in order: the first, and of those that none other beats in both bytes and time, the ones
 /// far from each other in bytes. Programs that are so slow that they will not be chosen are left out.
-pub(super) fn thin(found: &[Estimated], options: &RewriteOptions) -> Vec<usize> {
+pub(super) fn thin(found: &[Estimated], width: usize, options: &RewriteOptions) -> Vec<usize> {
     let fits = |of: &&Estimated| options.memory_limit.is_some_and(|limit| of.high() <= limit);
     let fastest = found.iter().filter(fits).map(|of| of.price.seconds).fold(f64::INFINITY, f64::min);
     let most_seconds = most_seconds(&found[0], options).min(fastest) * options.reach;
     let mut kept = undominated(found);
     kept.retain(|&i| found[i].price.seconds <= most_seconds);
     let bytes = |i: usize| (found[i].price.total.0.max(1) as f64).ln();
-    while kept.len() > options.width.max(2) {
+    while kept.len() > width.max(2) {
         let gap = |&place: &usize| bytes(kept[place + 1]) - bytes(kept[place - 1]);
         let closest = (1..kept.len() - 1).min_by(|a, b| gap(a).total_cmp(&gap(b)));
         kept.remove(closest.expect("there are three or more"));

@@ -9,6 +9,7 @@
 //! are copied with all that they call, for the extents of one part. What only the region reads, and is cheaply made of
 //! other values, is made in the loop again, so that it is not held while the loop runs.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use memplan_ir::{
@@ -58,6 +59,8 @@ struct Region {
     is_member: FxHashSet<InstructionId>,
     /// The members that are read after the loop.
     results: Vec<InstructionId>,
+    /// The members that members read.
+    is_read_inside: FxHashSet<InstructionId>,
     /// Elements that pass a barrier among the members, and exist before: what to read instead outside.
     before: FxHashMap<InstructionId, InstructionId>,
 }
@@ -107,14 +110,47 @@ impl Region {
         if inside.contains(&entry.root) && !matches!(module.instructions[entry.root].op, Op::Tuple) {
             results.push(entry.root);
         }
-        let position: FxHashMap<InstructionId, usize> =
-            entry.instructions.iter().enumerate().map(|(i, &id)| (id, i)).collect();
-        results.sort_unstable_by_key(|id| position[id]);
-        results.dedup();
+        let mut results = BTreeSet::from_iter(results);
+        sum_earlier(module, labels, &users, &mut inside, &mut results);
+        let results: Vec<InstructionId> =
+            entry.instructions.iter().copied().filter(|id| results.contains(id)).collect();
         sink(module, labels, &users, &mut inside);
         let members = needed(module, &inside, &results);
         let is_member = members.iter().copied().collect();
-        (!results.is_empty()).then_some(Region { members, is_member, results, before })
+        let read = members.iter().flat_map(|&id| &module.instructions[id].operands);
+        let is_read_inside = read.copied().collect();
+        (!results.is_empty()).then_some(Region { members, is_member, results, is_read_inside, before })
+    }
+}
+
+/// Leaves what is done to a sum to the time after the loop, where that carries no more bytes through the loop: the scaled
+/// gradient beside the gradient, a sum in another type or order.
+fn sum_earlier(
+    module: &Module,
+    labels: &Labels,
+    users: &Users,
+    inside: &mut FxHashSet<InstructionId>,
+    results: &mut BTreeSet<InstructionId>,
+) {
+    let entry = module.entry_computation();
+    let is_sum = |id: InstructionId| labels.of(id) == [Label::Sum];
+    let elements =
+        |id: InstructionId| module.shape(id).as_array().and_then(ArrayShape::element_count).unwrap_or(0);
+    for &id in entry.instructions.iter().rev() {
+        let operands = &module.instructions[id].operands;
+        let is_made_of_sums = operands.iter().any(|&operand| is_sum(operand))
+            && operands.iter().all(|&operand| is_sum(operand) || !inside.contains(&operand));
+        let is_read_inside = users.of(id).iter().any(|user| inside.contains(user));
+        if !results.contains(&id) || !is_sum(id) || !is_made_of_sums || is_read_inside {
+            continue;
+        }
+        let more = operands.iter().filter(|operand| is_sum(**operand) && !results.contains(operand));
+        let more: BTreeSet<InstructionId> = more.copied().collect();
+        if more.iter().map(|&operand| elements(operand)).sum::<u64>() <= elements(id) {
+            results.remove(&id);
+            inside.remove(&id);
+            results.extend(more);
+        }
     }
 }
 
@@ -390,12 +426,26 @@ impl Writer<'_> {
                 new
             }
         };
-        let shape = part_of(self.module.shape(id), &own);
+        let mut shape = part_of(self.module.shape(id), &own);
+        if scope.parts.is_some()
+            && self.is_summed_only(id)
+            && let Some(array) = shape.as_array_mut()
+        {
+            array.element_type = carried_type(BinaryOp::Add, array.element_type);
+        }
         if *self.module.shape(new) != shape {
             self.module.set_shape(new, shape);
         }
         scope.known.insert((id, first(&own)), new);
         new
+    }
+
+    /// Whether a product is only added up, so that it need not be rounded before.
+    fn is_summed_only(&self, id: InstructionId) -> bool {
+        matches!(self.module.instructions[id].op, Op::Dot(_))
+            && self.labels.of(id) == [Label::Sum]
+            && self.region.results.contains(&id)
+            && !self.region.is_read_inside.contains(&id)
     }
 
     /// Copies a tuple whose elements are needed with these labels.
