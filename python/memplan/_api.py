@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast, overload
 
@@ -88,13 +89,22 @@ def rewrite(
     *args: Any,
     target: str | None = None,
     memory_limit: int | str | None = None,
+    max_slowdown: float | None = None,
+    only: Sequence[str] = (),
+    without: Sequence[str] = (),
     **kwargs: Any,
 ) -> Rewritten:
-    """A program rewritten so that XLA needs less memory for it on a machine: same parameters, results and numbers."""
+    """A program rewritten so that XLA needs less memory for it on a machine: same parameters, results and numbers, up to
+    the order of sums.
+
+    Without a limit it is the smallest program that takes at most ``max_slowdown`` more time by the cost model, by default
+    a tenth (``0.1``); with ``memory_limit`` it is the fastest one that fits. ``only`` and ``without`` name levers, as
+    ``memplan rewrite --help`` lists them.
+    """
     limit = bytes_of(memory_limit)
     machine = target or at_hand()
     module = read(program, *args, target=machine, **kwargs)
-    return Rewritten(_memplan.rewrite(module, compiler_for(machine), machine, limit))
+    return Rewritten(_memplan.rewrite(module, compiler_for(machine), machine, limit, max_slowdown, only, without))
 
 
 #: A plan, as `check` takes it.

@@ -12,12 +12,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import os
 import types
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from memplan import _targets, _xla
-from memplan._lowering import Job, lower
+from memplan._lowering import Job, Wish, lower
 from memplan._results import Rewritten
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ def jit(
     fun: Callable[..., Any],
     *,
     memory_limit: int | str | None = None,
+    max_slowdown: float | None = None,
+    only: Sequence[str] = (),
+    without: Sequence[str] = (),
+    on_fallback: Literal["warn", "error"] = "warn",
     report: Callable[[Rewritten], object] | None = None,
     **jit_options: Any,
 ) -> jax.stages.Wrapped: ...
@@ -36,6 +41,10 @@ def jit(
 def jit(
     *,
     memory_limit: int | str | None = None,
+    max_slowdown: float | None = None,
+    only: Sequence[str] = (),
+    without: Sequence[str] = (),
+    on_fallback: Literal["warn", "error"] = "warn",
     report: Callable[[Rewritten], object] | None = None,
     **jit_options: Any,
 ) -> Callable[[Callable[..., Any]], jax.stages.Wrapped]: ...
@@ -43,6 +52,10 @@ def jit(
     fun: Callable[..., Any] | None = None,
     *,
     memory_limit: int | str | None = None,
+    max_slowdown: float | None = None,
+    only: Sequence[str] = (),
+    without: Sequence[str] = (),
+    on_fallback: Literal["warn", "error"] = "warn",
     report: Callable[[Rewritten], object] | None = None,
     **jit_options: Any,
 ) -> Any:
@@ -51,19 +64,34 @@ def jit(
     The program is rewritten for the compiler of the device at hand, so that XLA needs fewer bytes for it; its results
     are those of the program as written, up to rounding. Inside of another transformation (``jax.jit``, ``vmap``,
     ``grad``) it is the function as written. Where it cannot be rewritten, it runs as written and a ``FallbackWarning``
-    says why, once.
+    says why, once. With ``MEMPLAN=off`` in the environment it is ``jax.jit``.
 
     Args:
-      memory_limit: bytes, or a text as ``"16GiB"``. As long as the program needs more, bytes are saved at any price in
-        time; by default, only where that pays.
+      memory_limit: bytes, or a text as ``"16GiB"``. The fastest program that fits is run. Without it, the smallest one
+        that takes at most ``max_slowdown`` more time by the cost model.
+      max_slowdown: by default a tenth, ``0.1``, or any time under a limit.
+      only, without: names of levers, as ``memplan rewrite --help`` lists them, to pull or not to pull.
+      on_fallback: ``"error"`` raises a ``FallbackWarning`` where the program cannot be rewritten.
       report: called with a ``memplan.Rewritten`` whenever a program was rewritten; ``print`` shows a table.
       jit_options: those of ``jax.jit``.
     """
     if fun is None:
-        return functools.partial(jit, memory_limit=memory_limit, report=report, **jit_options)
+        return functools.partial(
+            jit,
+            memory_limit=memory_limit,
+            max_slowdown=max_slowdown,
+            only=only,
+            without=without,
+            on_fallback=on_fallback,
+            report=report,
+            **jit_options,
+        )
     if not callable(fun):
         raise TypeError(f"memplan.jit takes a function, not {fun!r}")
-    return Jitted(fun, _targets.bytes_of(memory_limit), report, jit_options)
+    if on_fallback not in ("warn", "error"):
+        raise ValueError(f"on_fallback is 'warn' or 'error', not {on_fallback!r}")
+    wish = Wish(_targets.bytes_of(memory_limit), max_slowdown, tuple(only), tuple(without), on_fallback == "error")
+    return Jitted(fun, wish, report, jit_options)
 
 
 class Jitted:
@@ -72,32 +100,35 @@ class Jitted:
     def __init__(
         self,
         fun: Callable[..., Any],
-        memory_limit: int | None,
+        wish: Wish,
         report: Callable[[Rewritten], object] | None,
         jit_options: dict[str, Any],
     ) -> None:
         import jax
 
         functools.update_wrapper(self, fun, updated=())
-        self._made_of = fun, memory_limit, report, jit_options
-        job = Job(getattr(fun, "__name__", repr(fun)), memory_limit, report)
+        self._made_of = fun, wish, report, jit_options
+        job = Job(getattr(fun, "__name__", repr(fun)), wish, report)
         self._as_written: Any = jax.jit(fun, **jit_options)
         self._rewritten: Any = jax.jit(_as_one_primitive(fun, self._as_written, job), **jit_options)
         self._is_called_by_itself = _xla.trace_state_is_clean()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._is_called_by_itself():
+        if self._is_called_by_itself() and not _is_off():
             return self._rewritten(*args, **kwargs)
         return self._as_written(*args, **kwargs)
 
+    def _own(self) -> Any:
+        return self._as_written if _is_off() else self._rewritten
+
     def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
         """As ``jax.jit(fun).trace``: lowered, it is the rewritten program."""
-        stage: jax.stages.Traced = self._rewritten.trace(*args, **kwargs)
+        stage: jax.stages.Traced = self._own().trace(*args, **kwargs)
         return stage
 
     def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
         """As ``jax.jit(fun).lower``, of the rewritten program."""
-        stage: jax.stages.Lowered = self._rewritten.lower(*args, **kwargs)
+        stage: jax.stages.Lowered = self._own().lower(*args, **kwargs)
         return stage
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
@@ -122,6 +153,11 @@ class Jitted:
 
     def __repr__(self) -> str:
         return f"<memplan.jit of {self._made_of[0]!r}>"
+
+
+def _is_off() -> bool:
+    """Whether the environment asks for programs as they are written."""
+    return os.environ.get("MEMPLAN", "").lower() == "off"
 
 
 def _as_one_primitive(fun: Callable[..., Any], as_written: Any, job: Job) -> Callable[..., Any]:

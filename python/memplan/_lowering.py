@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -34,26 +35,41 @@ class LimitWarning(UserWarning):
     """A program is expected to need more than its limit, with everything done that helps."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Wish:
+    """What ``memplan.jit`` is asked for."""
+
+    memory_limit: int | None = None
+    max_slowdown: float | None = None
+    only: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    must_rewrite: bool = False
+
+
 class Job:
     """What is asked for of one function, and what was said about it."""
 
-    def __init__(self, name: str, memory_limit: int | None, report: Callable[[Rewritten], object] | None) -> None:
+    def __init__(self, name: str, wish: Wish, report: Callable[[Rewritten], object] | None) -> None:
         self.name = name
-        self.memory_limit = memory_limit
+        self.wish = wish
         self.report = report
         self._warned: set[str] = set()
 
     def fall_back(self, why: str) -> None:
-        """Says, once, why the program runs as it was written."""
-        self._warn(f"memplan.jit runs `{self.name}` as it is written: {why}", FallbackWarning)
+        """Says, once, why the program runs as it was written, or refuses to run it."""
+        message = f"memplan.jit runs `{self.name}` as it is written: {why}"
+        if self.wish.must_rewrite:
+            raise FallbackWarning(message)
+        self._warn(message, FallbackWarning)
 
     def tell(self, rewritten: Rewritten) -> None:
         """Says what was done, to those who asked, and what was asked for and cannot be done."""
         if self.report is not None:
             self.report(rewritten)
         needed = rewritten.after.bytes
-        if self.memory_limit is not None and needed > self.memory_limit:
-            limit = f"more than its limit of {readable(self.memory_limit)}"
+        asked = self.wish.memory_limit
+        if asked is not None and needed > asked:
+            limit = f"more than its limit of {readable(asked)}"
             self._warn(f"memplan.jit expects `{self.name}` to need {readable(needed)}, {limit}", LimitWarning)
 
     def _warn(self, message: str, category: type[UserWarning]) -> None:
@@ -80,6 +96,8 @@ def lower(context: Any, *args: Any, jaxpr: Any, job: Job) -> Any:
         rewritten = _rewritten(context, args, jaxpr, job)
         if rewritten is not None and rewritten.is_changed:
             results = _call(context, args, _xla.to_stablehlo(rewritten.module), job.name)
+    except FallbackWarning:
+        raise
     except Exception as error:
         job.fall_back(f"{type(error).__name__}: {error}")
     else:
@@ -125,7 +143,10 @@ def _rewritten(context: Any, args: Sequence[Any], jaxpr: Any, job: Job) -> Rewri
         job.fall_back("it talks to the host while it runs (" + ", ".join(contacts) + ")")
         return None
     compiler = _targets.with_version(_targets.COMPILERS[platforms[0]])
-    native = _memplan.rewrite(module, compiler, _target(context), job.memory_limit)
+    wish = job.wish
+    native = _memplan.rewrite(
+        module, compiler, _target(context), wish.memory_limit, wish.max_slowdown, wish.only, wish.without
+    )
     return Rewritten(native)
 
 

@@ -77,7 +77,13 @@ def compile(
 ) -> Planned: ...
 def check(module: Module, plan: str, target_name: str | None = None) -> tuple[int, int, int, int, list[int]]: ...
 def rewrite(
-    module: Module, compiler_name: str, target_name: str | None = None, memory_limit: int | None = None
+    module: Module,
+    compiler_name: str,
+    target_name: str | None = None,
+    memory_limit: int | None = None,
+    max_slowdown: float | None = None,
+    only: Sequence[str] = (),
+    without: Sequence[str] = (),
 ) -> Rewritten: ...
 def pack(
     lower: NDArray[np.uint64],

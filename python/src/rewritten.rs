@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use memplan::memory::{Bytes, Compiler};
-use memplan::{RewriteOptions, Step};
+use memplan::{Lever, RewriteOptions, Step};
 use pyo3::prelude::*;
 
 use crate::errors::input;
@@ -40,20 +40,22 @@ impl Rewritten {
     /// Bytes and seconds that the compiler is expected to need for the program as it was.
     #[getter]
     fn before(&self) -> (u64, f64) {
-        price(&self.rewritten.before)
+        price(&self.rewritten.before.price)
     }
 
     /// The same for the program as it is now.
     #[getter]
     fn after(&self) -> (u64, f64) {
-        price(&self.rewritten.after())
+        price(&self.rewritten.after().price)
     }
 
     /// Every rewrite that would change something: name, description, bytes and seconds with it, and whether it was kept.
     #[getter]
     fn steps(&self) -> Vec<(&'static str, &'static str, u64, f64, bool)> {
-        let row =
-            |step: &Step| (step.name, step.description, step.price.total.0, step.price.seconds, step.is_kept);
+        let row = |step: &Step| {
+            let price = step.estimated.price;
+            (step.name, step.description, price.total.0, price.seconds, step.is_kept)
+        };
         self.rewritten.steps.iter().map(row).collect()
     }
 
@@ -66,20 +68,30 @@ fn price(price: &memplan::Price) -> (u64, f64) {
     (price.total.0, price.seconds)
 }
 
+fn levers(names: Vec<String>) -> PyResult<Vec<Lever>> {
+    names.into_iter().map(|name| Lever::find(&name).map_err(|error| input(&error))).collect()
+}
+
 /// Rewrites a program so that a compiler needs less memory for it.
 #[pyfunction]
-#[pyo3(signature = (module, compiler_name, target_name=None, memory_limit=None))]
+#[pyo3(signature = (module, compiler_name, target_name=None, memory_limit=None, max_slowdown=None, only=vec![], without=vec![]))]
+#[allow(clippy::too_many_arguments, reason = "they have names in Python")]
 pub(crate) fn rewrite(
     py: Python<'_>,
     module: &Module,
     compiler_name: &str,
     target_name: Option<&str>,
     memory_limit: Option<u64>,
+    max_slowdown: Option<f64>,
+    only: Vec<String>,
+    without: Vec<String>,
 ) -> PyResult<Rewritten> {
     let compiler = compiler(compiler_name)?;
     let machine = target(target_name.unwrap_or(&compiler.target))?;
     let name = machine.name.clone();
-    let options = RewriteOptions { memory_limit: memory_limit.map(Bytes), ..RewriteOptions::default() };
+    let mut options =
+        RewriteOptions { memory_limit: memory_limit.map(Bytes), max_slowdown, ..RewriteOptions::default() };
+    options.pull(&levers(only)?, &levers(without)?);
     let (module, of) = (Arc::clone(&module.0), compiler.clone());
     let job = move || memplan::rewrite(Arc::unwrap_or_clone(module), &of, &machine, &options);
     let rewritten = work::run(py, "rewriting", job)?.map_err(|error| input(&error))?;

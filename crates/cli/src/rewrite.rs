@@ -4,7 +4,7 @@ use clap::{Args, ColorChoice};
 use comfy_table::{CellAlignment, ColumnConstraint};
 use memplan::codegen::view as drawn;
 use memplan::ir::Module;
-use memplan::memory::{Bytes, Compiler, Target, did_you_mean};
+use memplan::memory::{Bytes, Compiler, Target};
 use memplan::passes::{PartsReport, RematReport, ResidualsReport};
 use memplan::{Estimated, Lever, Price, RewriteOptions, Rewritten, Step, estimate, hlo, rewrite};
 use serde_json::json;
@@ -40,11 +40,11 @@ pub(crate) struct RewriteArgs {
     /// List the best programs from fewest bytes to least time; each is had by its bytes as `--memory-limit`
     #[arg(long)]
     frontier: bool,
-    /// Use only these levers: within, recompute, state, gathers, parts, blocks
-    #[arg(long, value_name = "LEVER,..", value_delimiter = ',', value_parser = lever)]
+    /// Use only these levers: within, recompute, state, gathers, checkpoint, parts, blocks
+    #[arg(long, value_name = "LEVER,..", value_delimiter = ',', value_parser = Lever::find)]
     only: Vec<Lever>,
     /// Use all levers but these
-    #[arg(long, value_name = "LEVER,..", value_delimiter = ',', value_parser = lever, conflicts_with = "only")]
+    #[arg(long, value_name = "LEVER,..", value_delimiter = ',', value_parser = Lever::find, conflicts_with = "only")]
     without: Vec<Lever>,
     /// File to write what was tried and what it brings to, as JSON
     #[arg(long, value_name = "FILE.json")]
@@ -110,20 +110,9 @@ impl RewriteArgs {
             is_frontier: self.frontier,
             ..RewriteOptions::default()
         };
-        options.rewrites.retain(|rewrite| {
-            (self.only.is_empty() || self.only.contains(&rewrite.lever))
-                && !self.without.contains(&rewrite.lever)
-        });
+        options.pull(&self.only, &self.without);
         options
     }
-}
-
-/// Parses the name of a lever.
-fn lever(name: &str) -> Result<Lever, String> {
-    name.parse().map_err(|_| {
-        let meant = did_you_mean(name, Lever::names().iter().copied());
-        format!("there is no lever of that name{meant}; there are {}", Lever::names().join(", "))
-    })
 }
 
 /// Writes protobuf or text, depending on the file's name.

@@ -54,7 +54,9 @@ pub use memo::{Memo, SettingId};
 pub use objective::{Excess, Objective, Price, exceeded, undominated};
 pub use parallel::map as in_parallel;
 pub use report::{Stage, StageReport, TriedGuess, TriedProgram, TriedPrograms, TriedSchedule};
-pub use rewrite::{Lever, Rewrite, RewriteError, RewriteOptions, Rewritten, Situation, Step, rewrite};
+pub use rewrite::{
+    Lever, NoLever, Rewrite, RewriteError, RewriteOptions, Rewritten, Situation, Step, rewrite,
+};
 pub use spread::{Estimated, price};
 pub use stages::Stages;
 pub use trace::trace_of_plan;

@@ -28,7 +28,7 @@ use memplan_passes as passes;
 use memplan_passes::{AnyPass, Context, Pass, PassError, Report, RunOptions};
 use memplan_plan_hlo::ScheduleOptions;
 
-pub use list::{Lever, Rewrite, Situation};
+pub use list::{Lever, NoLever, Rewrite, Situation};
 
 /// The goal, and how to reach it.
 #[derive(Clone, Debug)]
@@ -91,6 +91,15 @@ impl Default for RewriteOptions {
             schedule: ScheduleOptions::default(),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
         }
+    }
+}
+
+impl RewriteOptions {
+    /// Pulls only some levers, or all where that names none, but not others.
+    pub fn pull(&mut self, only: &[Lever], without: &[Lever]) {
+        self.rewrites.retain(|rewrite| {
+            (only.is_empty() || only.contains(&rewrite.lever)) && !without.contains(&rewrite.lever)
+        });
     }
 }
 

@@ -1,7 +1,7 @@
 //! The rewrites, as data.
 
 use memplan_ir::{Module, Op};
-use memplan_memory::{Compiler, Target};
+use memplan_memory::{Compiler, Target, did_you_mean};
 use memplan_passes as passes;
 use memplan_passes::AnyPass::{self, Static};
 use memplan_passes::{
@@ -44,10 +44,31 @@ pub enum Lever {
     Blocks,
 }
 
+/// There is no lever of a name.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no lever `{name}`{meant}; the levers are {}", Lever::names().join(", "))]
+pub struct NoLever {
+    /// The name.
+    pub name: String,
+    /// The lever that was probably meant.
+    meant: String,
+}
+
 impl Lever {
     /// The names of all levers.
     pub fn names() -> &'static [&'static str] {
         <Lever as strum::VariantNames>::VARIANTS
+    }
+
+    /// The lever of a name.
+    ///
+    /// # Errors
+    /// [`NoLever`], with the lever that was probably meant.
+    pub fn find(name: &str) -> Result<Lever, NoLever> {
+        name.parse().map_err(|_| NoLever {
+            name: name.to_string(),
+            meant: did_you_mean(name, Lever::names().iter().copied()),
+        })
     }
 }
 
