@@ -53,18 +53,6 @@ fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
 struct Kernel {
     root: InstructionId,
     members: FxHashSet<InstructionId>,
-    order: Order,
-}
-
-/// The order of the elements of the arrays that a kernel reads, as XLA's layout assignment leaves it: the kernel takes
-/// row-major arrays only.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Order {
-    RowMajor,
-    /// They are transposed: XLA moves nothing, unless somebody needs them row-major.
-    Transposed,
-    /// There are none: all is repeated.
-    Free,
 }
 
 /// A diamond: the value that it begins with, and the rest of it.
@@ -85,8 +73,7 @@ impl Search<'_> {
         let mut roots = Vec::new();
         for &root in listed {
             let Some(Diamond { producer, mut members }) = self.diamond(root) else { continue };
-            let order = self.order_of(producer);
-            if order == Order::Free {
+            if !self.is_row_major(producer) {
                 continue;
             }
             // What only the diamond reads: a chain of operations, or the kernel before.
@@ -100,12 +87,10 @@ impl Search<'_> {
                 members.insert(at);
                 at = next;
             }
-            kernels.insert(root, Kernel { root, members, order });
+            kernels.insert(root, Kernel { root, members });
             roots.push(root);
         }
-        let is_kept = |kernel: &Kernel| kernel.order == Order::RowMajor || self.keeps_row_major(kernel);
-        let mut found: Vec<Kernel> =
-            roots.iter().filter_map(|root| kernels.remove(root)).filter(is_kept).collect();
+        let mut found: Vec<Kernel> = roots.iter().filter_map(|root| kernels.remove(root)).collect();
         let mut taken: FxHashSet<InstructionId> =
             found.iter().flat_map(|kernel| &kernel.members).copied().collect();
         for kernel in &mut found {
@@ -114,13 +99,6 @@ impl Search<'_> {
             taken.extend(&kernel.members);
         }
         found
-    }
-
-    /// Whether XLA makes a kernel's arrays row-major though they are transposed views: those of whole softmaxes that the
-    /// backward half reads too.
-    fn keeps_row_major(&self, kernel: &Kernel) -> bool {
-        let is_reduce = |&&id: &&InstructionId| matches!(self.module.instructions[id].op, Op::Reduce { .. });
-        self.users.of(kernel.root).len() > 1 && kernel.members.iter().filter(is_reduce).count() > 1
     }
 
     /// The diamond that ends at an instruction.
@@ -179,25 +157,26 @@ impl Search<'_> {
         chain
     }
 
-    /// Where the arrays come from that a value is computed from, element by element.
-    fn order_of(&self, id: InstructionId) -> Order {
+    /// Whether XLA's layout assignment leaves a value row-major, as the kernel takes it: what is computed, element by
+    /// element, from a transposed array stays in the order of that one, and what only repeats values has any order.
+    fn is_row_major(&self, id: InstructionId) -> bool {
         let mut seen = FxHashSet::from_iter([id]);
         let mut open = vec![id];
-        let mut order = Order::Free;
+        let mut has_source = false;
         while let Some(id) = open.pop() {
             let instruction = &self.module.instructions[id];
             match instruction.op {
-                Op::Transpose { .. } => return Order::Transposed,
+                Op::Transpose { .. } => return false,
                 Op::Broadcast { .. } | Op::Iota { .. } | Op::Constant(_) => {}
                 Op::Reshape { .. } | Op::Bitcast => open.push(instruction.operands[0]),
                 _ if cost::is_pointwise(self.module, id) && seen.len() < MAX_MEMBERS => {
                     let new = instruction.operands.iter().copied().filter(|&operand| seen.insert(operand));
                     open.extend(new);
                 }
-                _ => order = Order::RowMajor,
+                _ => has_source = true,
             }
         }
-        order
+        has_source
     }
 
     /// The operand of an operation on the elements of one array; others are repeated.
