@@ -126,8 +126,6 @@ pub struct ContractionRules {
     /// Whether an operation in a prologue reads at most one array that is not much smaller than its result, and none by
     /// gathering.
     pub unary_prologue: bool,
-    /// Whether what several kernels read is stored, instead of being computed by each kernel that loads it.
-    pub prologue_once: bool,
     /// Of convolutions: whether windows move along dimensions that tiles do not cover, so that batch and features are the
     /// most minor ones of the result, however much padding that takes.
     pub windows_outside_tiles: bool,

@@ -90,7 +90,11 @@ impl Search<'_> {
             kernels.insert(root, Kernel { root, members });
             roots.push(root);
         }
-        let mut found: Vec<Kernel> = roots.iter().filter_map(|root| kernels.remove(root)).collect();
+        let mut found: Vec<Kernel> = roots
+            .iter()
+            .filter_map(|root| kernels.remove(root))
+            .filter(|kernel| !self.is_computed_again(kernel))
+            .collect();
         let mut taken: FxHashSet<InstructionId> =
             found.iter().flat_map(|kernel| &kernel.members).copied().collect();
         for kernel in &mut found {
@@ -224,6 +228,16 @@ impl Search<'_> {
     /// Whether all readers of a value are among these.
     fn is_only_for(&self, id: InstructionId, members: &FxHashSet<InstructionId>) -> bool {
         self.users.of(id).iter().all(|user| members.contains(user))
+    }
+
+    /// Whether a kernel is the beginning of a softmax whose sums the backward half reads, too: its readers are other such
+    /// kernels, and each computes it again.
+    fn is_computed_again(&self, kernel: &Kernel) -> bool {
+        let is_reduce = |&&id: &&InstructionId| matches!(self.module.instructions[id].op, Op::Reduce { .. });
+        let &[reader] = self.users.of(kernel.root) else { return false };
+        kernel.members.iter().filter(is_reduce).count() == 1
+            && cost::is_pointwise(self.module, reader)
+            && self.users.of(reader).len() > 1
     }
 
     /// Adds operations on the elements of the result that nothing else reads, and that take no more bytes.

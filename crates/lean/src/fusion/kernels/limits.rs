@@ -136,7 +136,6 @@ impl Grouper<'_> {
                 }
                 if let Some(hero) = usage.feeds
                     && !(self.contraction(hero).prologue
-                        && (count == 1 || !self.contraction(hero).prologue_once || self.is_repeated(id))
                         && fits_prologue(self.module, id)
                         && self.loads_by_rules(id, hero, kernel)
                         && self.loads_no_more(id, self.contraction(hero))
@@ -236,12 +235,6 @@ impl Grouper<'_> {
         let read = self.distinct_arrays_read(id).into_iter().map(bytes).fold(0, u64::saturating_add);
         rules.tolerance.is_none_or(|tolerance| read <= bytes(id).saturating_add(tolerance.0))
             || rules.by_strides && self.scales_by_row(id)
-    }
-
-    /// Whether an instruction makes its elements from fewer.
-    fn is_repeated(&self, id: InstructionId) -> bool {
-        let op = &self.module.instructions[id].op;
-        matches!(op, Op::Broadcast { .. } | Op::Iota { .. }) || cost::moves_no_bytes(self.module, id)
     }
 
     /// Whether an instruction computes its elements from two arrays of which one repeats what the caller gives: Triton's
