@@ -15,7 +15,7 @@
 //! needs. *Changed* means that there is a new kernel.
 
 use memplan_ir::{FusionKind, InstructionId, Module, Op, Users};
-use memplan_rewriter::{Context, PassError, PassFn, cost};
+use memplan_rewriter::{Context, PassError, PassFn, call_graph, cost};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::fusions::{self, Group};
@@ -37,8 +37,8 @@ fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
     let users = Users::new(module);
     let search = Search { module, users: &users };
     let mut groups = Vec::new();
-    for computation in module.computations.values().filter(|computation| !computation.instructions.is_empty())
-    {
+    for &computation in call_graph(module, SOFTMAX_REWRITER_TRITON.name)?.sequential() {
+        let computation = &module.computations[computation];
         let kernels = search.kernels(&computation.instructions, computation.root);
         groups.extend(kernels.into_iter().map(|kernel| {
             let all = computation.instructions.iter().rev();
