@@ -38,6 +38,9 @@ pub struct Compiler {
     /// Whether a result takes over the memory of an operand only where both have one shape.
     #[serde(default)]
     pub same_shapes: bool,
+    /// Whether loops read slices of their state beside other work, from the beginning of each step.
+    #[serde(default)]
+    pub slices_first: bool,
     /// Whether the memory of a result holds temps before the result is there.
     #[serde(default)]
     pub temps_in_results: bool,

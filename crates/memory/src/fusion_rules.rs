@@ -131,7 +131,8 @@ pub struct ContractionRules {
     pub windows_outside_tiles: bool,
     /// Of dots: whether tiles are loaded and stored by strides, as in Triton's kernels in XLA. Then each dimension of
     /// the product (batch, rows or columns, contracted) is one stretch of the array in memory, or two for the rows of
-    /// the left operand of a product without batches, and counted numbers (iota) are not loaded.
+    /// the left operand of a product without batches, and neither counted numbers (iota) nor padding are loaded. On the
+    /// way out, each operation reads the one before it once, and else only what is in memory, or repeats it.
     pub by_strides: bool,
     /// Whether the result can be worked on before it is stored.
     pub epilogue: bool,

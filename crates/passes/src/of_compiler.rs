@@ -1,16 +1,19 @@
 //! The passes of a compiler, with the options in its file.
 
 use memplan_memory::{Compiler, CompilerError, did_you_mean};
-use memplan_xla::{FloatNormalization, GemmWorkspace, InstructionFusion, LibraryFusion, SplitkRewriter};
+use memplan_xla::{
+    DotMerger, FloatNormalization, GemmWorkspace, InstructionFusion, LibraryFusion, SplitkRewriter,
+};
 use serde::de::DeserializeOwned;
 
 use crate::{
-    ALL, AnyPass, FLOAT_NORMALIZATION, FOREIGN, GEMM_WORKSPACE, INSTRUCTION_FUSION, LIBRARY_FUSION, Pass,
-    SPLITK_REWRITER, find,
+    ALL, AnyPass, DOT_MERGER, FLOAT_NORMALIZATION, FOREIGN, GEMM_WORKSPACE, INSTRUCTION_FUSION,
+    LIBRARY_FUSION, Pass, SPLITK_REWRITER, find,
 };
 
 /// The passes with options in such files, each with its parser.
 const WITH_OPTIONS: &[(&dyn Pass, Read)] = &[
+    (&DOT_MERGER, read::<DotMerger>),
     (&FLOAT_NORMALIZATION, read::<FloatNormalization>),
     (&GEMM_WORKSPACE, read::<GemmWorkspace>),
     (&INSTRUCTION_FUSION, read::<InstructionFusion>),

@@ -259,7 +259,7 @@ impl Grouper<'_> {
         }
         match self.module.instructions[id].op {
             _ if kernel.hero.is_some_and(|(dot, _)| is_complex(self.module, dot)) => false,
-            Op::Iota { .. } => false,
+            Op::Iota { .. } | Op::Pad { .. } => false,
             Op::Transpose { .. } => strides::loads_stretches(self.module, self.users, id, &kernel.members),
             _ => true,
         }
@@ -272,6 +272,7 @@ impl Grouper<'_> {
             Hero::Dot if rules.by_strides => {
                 !is_complex(self.module, id)
                     && strides::stores_stretches(self.module, self.users, id, &kernel.members)
+                    && strides::is_followed_by_chain(self.module, self.users, id, &kernel.members)
             }
             Hero::Convolution if rules.windows_outside_tiles => self.lies_as_stored(id),
             _ => true,

@@ -73,6 +73,40 @@ pub(super) fn stores_stretches(
     }
 }
 
+/// Whether what is done to a result before it is stored is a chain: each operation reads the one before it once, and else
+/// what is in memory, or repeats it.
+pub(super) fn is_followed_by_chain(
+    module: &Module,
+    users: &Users,
+    dot: InstructionId,
+    members: &[InstructionId],
+) -> bool {
+    let mut at = dot;
+    loop {
+        let Some(user) = only_user_of(users, at, members) else {
+            return !users.of(at).iter().any(|user| members.contains(user));
+        };
+        let instruction = &module.instructions[user];
+        if !keeps_order(module, user) {
+            return true;
+        }
+        let (chain, others): (Vec<_>, Vec<_>) =
+            instruction.operands.iter().copied().partition(|&operand| operand == at);
+        if chain.len() != 1 || !others.iter().all(|&operand| is_in_memory(module, operand)) {
+            return false;
+        }
+        at = user;
+    }
+}
+
+/// Whether no loop of elements computes a value, but for repeating one.
+fn is_in_memory(module: &Module, mut id: InstructionId) -> bool {
+    while let Op::Broadcast { .. } | Op::Reshape { .. } | Op::Bitcast = module.instructions[id].op {
+        id = module.instructions[id].operands[0];
+    }
+    !cost::is_pointwise(module, id)
+}
+
 /// The only user of a value, if it is in the kernel.
 fn only_user_of(users: &Users, id: InstructionId, members: &[InstructionId]) -> Option<InstructionId> {
     let [user] = users.of(id) else { return None };

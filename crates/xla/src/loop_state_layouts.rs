@@ -1,0 +1,242 @@
+//! `loop-state-layouts`: stores what loops update in place in the order in which they read it.
+//!
+//! ```text
+//!   u = f32[8,64,4] dynamic-update-slice(state, x, i, t, 0)            state is f32[8,4,64], and so is u
+//!   s = f32[1,64,4] dynamic-slice(u, i, 0, 0)                 =>       r = f32[4,64] reshape(dynamic-slice(u, ..))
+//!   r = f32[4,64] transpose(reshape(s))
+//! ```
+//!
+//! XLA assigns layouts to the body of a loop before it looks at what the loop begins with: products in it choose the
+//! order of caches of keys and values, and the whole caches are transposed before and after the loop. Here layouts are
+//! row-major, so dimensions change places instead. Seen in 0.12 on XLA GPU, on decoders with a loop over layers.
+//!
+//! Left alone: state that begins with anything but what the caller gives, state that is not updated, or that is read in
+//! several orders or without a transpose. *Changed* means that state is stored in another order.
+
+use memplan_ir::{
+    ArrayShape, ComputationId, Cursor, Dimensions, Insert, InstructionId, Module, Names, Op, Shape, Users,
+};
+use memplan_rewriter::{Context, PassError, PassFn, cost};
+
+/// The pass.
+pub const LOOP_STATE_LAYOUTS: PassFn = PassFn {
+    name: "loop-state-layouts",
+    description: "store updated loop state as products in the loop read it, as XLA's GPU compiler does",
+    run,
+};
+
+fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+    let mut names = Names::new(module);
+    let loops: Vec<InstructionId> =
+        module.instructions.keys().filter(|&id| module.instructions[id].op == Op::While).collect();
+    let mut changed = false;
+    let mut users = Users::new(module);
+    for id in loops {
+        for index in 0..module.shape(id).as_tuple().map_or(0, <[Shape]>::len) as u32 {
+            let Some(state) = State::new(module, &users, id, index) else { continue };
+            state.store_as_read(module, &mut names);
+            users = Users::new(module);
+            changed = true;
+        }
+    }
+    if changed {
+        module.compact();
+    }
+    Ok(changed)
+}
+
+/// An element of the state of a loop, and all that reads it.
+struct State {
+    of: InstructionId,
+    index: u32,
+    /// Dimension `i` of what is read is this one of the state.
+    order: Dimensions,
+    shape: ArrayShape,
+    /// Where the body takes it from its parameter.
+    elements: Vec<InstructionId>,
+    updates: Vec<InstructionId>,
+    /// Slices of it, each with the reshape and the transpose that follow.
+    reads: Vec<[InstructionId; 3]>,
+    /// Where the results of the loop are taken.
+    results: Vec<InstructionId>,
+}
+
+impl State {
+    fn new(module: &Module, users: &Users, of: InstructionId, index: u32) -> Option<State> {
+        let instruction = &module.instructions[of];
+        let &[body, condition] = instruction.called.as_slice() else { return None };
+        let shape = module.shape(of).as_tuple()?[index as usize].as_array()?.clone();
+        let init = &module.instructions[instruction.operands[0]];
+        if shape.rank() < 3 || init.op != Op::Tuple || !is_given(module, init.operands[index as usize]) {
+            return None;
+        }
+        let of_parameter = |computation: ComputationId| {
+            let parameter = module.computations[computation].parameters[0];
+            let takes = move |id: &&InstructionId| {
+                module.instructions[**id].operands.first() == Some(&parameter)
+                    && matches!(module.instructions[**id].op, Op::GetTupleElement { index: i } if i == index)
+            };
+            module.computations[computation].instructions.iter().filter(takes).copied().collect::<Vec<_>>()
+        };
+        let elements = of_parameter(body);
+        if !of_parameter(condition).is_empty() || elements.is_empty() {
+            return None;
+        }
+        let results = users.of(of).to_vec();
+        let is_result =
+            |&id: &InstructionId| matches!(module.instructions[id].op, Op::GetTupleElement { .. });
+        if !results.iter().all(is_result) || users.of(instruction.operands[0]).len() != 1 {
+            return None;
+        }
+        let takes = |id: &InstructionId| matches!(module.instructions[*id].op, Op::GetTupleElement { index: i } if i == index);
+        let results = results.into_iter().filter(takes).collect();
+        let mut state = State {
+            of,
+            index,
+            order: Dimensions::new(),
+            shape,
+            elements,
+            updates: Vec::new(),
+            reads: Vec::new(),
+            results,
+        };
+        state.follow(module, users, body)?;
+        Some(state)
+    }
+
+    /// Collects all uses in the body; `None` where one of them does not fit.
+    fn follow(&mut self, module: &Module, users: &Users, body: ComputationId) -> Option<()> {
+        let root = module.computations[body].root;
+        let mut values = self.elements.clone();
+        let mut at = 0;
+        while let Some(&value) = values.get(at) {
+            at += 1;
+            for &user in users.of(value) {
+                let instruction = &module.instructions[user];
+                let n_uses = instruction.operands.iter().filter(|&&operand| operand == value).count();
+                match &instruction.op {
+                    Op::Tuple if user == root => {
+                        let is_here = instruction.operands[self.index as usize] == value;
+                        (is_here && n_uses == 1).then_some(())?;
+                    }
+                    Op::DynamicUpdateSlice if instruction.operands[0] == value && n_uses == 1 => {
+                        self.updates.push(user);
+                        values.push(user);
+                    }
+                    Op::DynamicSlice { slice_sizes } if slice_sizes[0] == 1 => {
+                        self.read(module, users, user)?
+                    }
+                    _ => return None,
+                }
+            }
+        }
+        let result = module.instructions[root].operands[self.index as usize];
+        (self.updates.contains(&result) && !self.reads.is_empty()).then_some(())
+    }
+
+    /// A slice, of which the first dimension is dropped before it is transposed.
+    fn read(&mut self, module: &Module, users: &Users, slice: InstructionId) -> Option<()> {
+        let only_user = |id| match users.of(id) {
+            &[user] => Some(user),
+            _ => None,
+        };
+        let reshape = only_user(slice)?;
+        let transpose = only_user(reshape)?;
+        let dimensions = |id| module.shape(id).as_array().map(|array| &array.dimensions[..]);
+        let drops_first = matches!(module.instructions[reshape].op, Op::Reshape { .. })
+            && dimensions(reshape)? == &dimensions(slice)?[1..];
+        let Op::Transpose { dimensions: order } = &module.instructions[transpose].op else { return None };
+        let order: Dimensions = [0].into_iter().chain(order.iter().map(|d| d + 1)).collect();
+        let is_first = self.reads.is_empty();
+        if !drops_first || cost::moves_no_bytes(module, transpose) || !is_first && order != self.order {
+            return None;
+        }
+        self.order = order;
+        self.reads.push([slice, reshape, transpose]);
+        Some(())
+    }
+
+    fn permuted(&self, dimensions: &[i64]) -> Dimensions {
+        self.order.iter().map(|&d| dimensions[d as usize]).collect()
+    }
+
+    fn store_as_read(&self, module: &mut Module, names: &mut Names) {
+        let State { of, index, .. } = *self;
+        let stored: Shape =
+            ArrayShape::new(self.shape.element_type, self.permuted(&self.shape.dimensions)).into();
+        let (body, condition) = (module.instructions[of].called[0], module.instructions[of].called[1]);
+        self.elements.iter().for_each(|&id| module.set_shape(id, stored.clone()));
+        for &id in &self.updates {
+            let [update, starts] = [1, 2].map(|at| module.instructions[id].operands[at..].to_vec());
+            let update =
+                Cursor::unlisted(module, names, body).transpose(update[0], self.order.iter().copied());
+            let instruction = &mut module.instructions[id];
+            instruction.operands[1] = update;
+            for (at, &d) in self.order.iter().enumerate() {
+                instruction.operands[2 + at] = starts[d as usize];
+            }
+            module.set_shape(id, stored.clone());
+        }
+        for &[slice, reshape, transpose] in &self.reads {
+            let starts = module.instructions[slice].operands[1..].to_vec();
+            let instruction = &mut module.instructions[slice];
+            let Op::DynamicSlice { slice_sizes } = &mut instruction.op else {
+                unreachable!("a slice is read")
+            };
+            let sizes: Dimensions = self.order.iter().map(|&d| slice_sizes[d as usize]).collect();
+            slice_sizes.clone_from(&sizes);
+            for (at, &d) in self.order.iter().enumerate() {
+                instruction.operands[1 + at] = starts[d as usize];
+            }
+            module.set_shape(slice, ArrayShape::new(self.shape.element_type, sizes).into());
+            let read = module.shape(transpose).clone();
+            module.set_shape(reshape, read);
+            module.instructions[transpose].op = Op::Reshape { inferred_dimension: None };
+        }
+        self.store_outside(module, names, &stored);
+        for computation in [module.instructions[of].parent, body] {
+            module.put_operands_first(computation);
+        }
+        let in_tuple = |module: &mut Module, id: InstructionId| {
+            let mut elements = module.shape(id).as_tuple().expect("the state is a tuple").to_vec();
+            elements[index as usize] = stored.clone();
+            module.set_shape(id, Shape::tuple(elements));
+        };
+        let tuples = [
+            of,
+            module.instructions[of].operands[0],
+            module.computations[body].parameters[0],
+            module.computations[body].root,
+            module.computations[condition].parameters[0],
+        ];
+        tuples.into_iter().for_each(|id| in_tuple(module, id));
+    }
+
+    /// Transposes what the loop begins with, and its results.
+    fn store_outside(&self, module: &mut Module, names: &mut Names, stored: &Shape) {
+        let State { of, index, .. } = *self;
+        let parent = module.instructions[of].parent;
+        let init = module.instructions[of].operands[0];
+        let given = module.instructions[init].operands[index as usize];
+        let transposed = Cursor::unlisted(module, names, parent).transpose(given, self.order.iter().copied());
+        module.instructions[init].operands[index as usize] = transposed;
+        let mut back = self.order.clone();
+        self.order.iter().enumerate().for_each(|(to, &from)| back[from as usize] = to as i64);
+        for &result in &self.results {
+            let mut at = Cursor::unlisted(module, names, parent);
+            let element =
+                at.insert_instruction(Op::GetTupleElement { index }, [of], [], Some(stored.clone()));
+            let instruction = &mut module.instructions[result];
+            instruction.op = Op::Transpose { dimensions: back.clone() };
+            instruction.operands = [element].into_iter().collect();
+        }
+    }
+}
+
+/// Whether a value is what the caller of the computation gives.
+fn is_given(module: &Module, mut id: InstructionId) -> bool {
+    while let Op::GetTupleElement { .. } | Op::Copy = module.instructions[id].op {
+        id = module.instructions[id].operands[0];
+    }
+    matches!(module.instructions[id].op, Op::Parameter { .. })
+}

@@ -1,0 +1,286 @@
+//! `softmax-rewriter-triton`: one kernel for a value, a reduction of its rows, and what is computed from both.
+//!
+//! ```text
+//!   m = f32[8] reduce(x), dimensions={1}, maximum
+//!   b = f32[8,16] broadcast(m), dimensions={0}          =>      s = f32[8,16] fusion(x)
+//!   s = f32[8,16] subtract(x, b)
+//! ```
+//!
+//! Where the result of one such diamond begins the next one (softmax, normalization), both are one kernel. It holds a
+//! row at a time, so it cannot write over its operand; and its result is stored, even if others could compute it. The
+//! kernel also takes in operations on elements that only it needs, and those that follow the result.
+//!
+//! Seen in 0.12 on softmax, logarithms of it, and normalizations, with rows of 2 to 16,384 elements: longer ones XLA
+//! reduces in steps. Left alone: reductions that something else reads too, so most of those that the backward half
+//! needs. *Changed* means that there is a new kernel.
+
+use memplan_ir::{FusionKind, InstructionId, Module, Op, Users};
+use memplan_rewriter::{Context, PassError, PassFn, call_graph, cost};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::fusions::{self, Group};
+
+/// The pass.
+pub const SOFTMAX_REWRITER_TRITON: PassFn = PassFn {
+    name: "softmax-rewriter-triton",
+    description: "compute rows of softmax and normalization in one kernel, as XLA's GPU compiler does",
+    run,
+};
+
+/// The longest row that XLA does not reduce in steps.
+const MAX_ROW: i64 = 16384;
+
+/// A limit against hostile programs.
+const MAX_MEMBERS: usize = 256;
+
+fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
+    let users = Users::new(module);
+    let search = Search { module, users: &users };
+    let mut groups = Vec::new();
+    for &computation in call_graph(module, SOFTMAX_REWRITER_TRITON.name)?.sequential() {
+        let computation = &module.computations[computation];
+        let kernels = search.kernels(&computation.instructions, computation.root);
+        groups.extend(kernels.into_iter().map(|kernel| {
+            let all = computation.instructions.iter().rev();
+            let members = all.copied().filter(|id| kernel.members.contains(id)).collect();
+            Group { root: kernel.root, members }
+        }));
+    }
+    fusions::fuse(module, context, &groups, FusionKind::Custom)
+}
+
+/// A kernel that is found.
+struct Kernel {
+    root: InstructionId,
+    members: FxHashSet<InstructionId>,
+}
+
+/// A diamond: the value that it begins with, and the rest of it.
+struct Diamond {
+    producer: InstructionId,
+    members: FxHashSet<InstructionId>,
+}
+
+struct Search<'a> {
+    module: &'a Module,
+    users: &'a Users,
+}
+
+impl Search<'_> {
+    fn kernels(&self, listed: &[InstructionId], result: InstructionId) -> Vec<Kernel> {
+        // By the root.
+        let mut kernels: FxHashMap<InstructionId, Kernel> = FxHashMap::default();
+        let mut roots = Vec::new();
+        for &root in listed {
+            let Some(Diamond { producer, mut members }) = self.diamond(root) else { continue };
+            if !self.is_row_major(producer) {
+                continue;
+            }
+            // What only the diamond reads: a chain of operations, or the kernel before.
+            let mut at = producer;
+            while self.is_only_for(at, &members) && members.len() < MAX_MEMBERS {
+                if let Some(before) = kernels.remove(&at) {
+                    members.extend(before.members);
+                    break;
+                }
+                let Some(next) = self.main_operand(at) else { break };
+                members.insert(at);
+                at = next;
+            }
+            kernels.insert(root, Kernel { root, members });
+            roots.push(root);
+        }
+        let mut found: Vec<Kernel> = roots
+            .iter()
+            .filter_map(|root| kernels.remove(root))
+            .filter(|kernel| !self.is_computed_again(kernel))
+            .collect();
+        let mut taken: FxHashSet<InstructionId> =
+            found.iter().flat_map(|kernel| &kernel.members).copied().collect();
+        for kernel in &mut found {
+            self.add_what_follows(kernel, result, &taken);
+            self.add_what_precedes(kernel);
+            taken.extend(&kernel.members);
+        }
+        found
+    }
+
+    /// The diamond that ends at an instruction.
+    fn diamond(&self, root: InstructionId) -> Option<Diamond> {
+        let instruction = &self.module.instructions[root];
+        let &[first, second] = instruction.operands.as_slice() else { return None };
+        if first == second || !cost::is_pointwise(self.module, root) {
+            return None;
+        }
+        [(second, first), (first, second)].into_iter().find_map(|(repeated, whole)| {
+            let mut members = FxHashSet::from_iter([root]);
+            let broadcast = self.up_to(repeated, &mut members, |op| matches!(op, Op::Broadcast { .. }))?;
+            let reduce = self.module.instructions[broadcast].operands[0];
+            let reduce = self.up_to(reduce, &mut members, |op| matches!(op, Op::Reduce { .. }))?;
+            self.reduces_rows(reduce, broadcast, root).then_some(())?;
+            let reduced = self.chain(self.module.instructions[reduce].operands[0]);
+            let whole = self.chain(whole);
+            let producer = *reduced.iter().find(|id| whole.contains(id))?;
+            let before = |chain: &[InstructionId]| -> Vec<InstructionId> {
+                chain.iter().copied().take_while(|&id| id != producer).collect()
+            };
+            members.extend(before(&reduced));
+            members.extend(before(&whole));
+            Some(Diamond { producer, members })
+        })
+    }
+
+    /// Goes up through operations on elements that nothing else reads, up to an operation of some kind.
+    fn up_to(
+        &self,
+        mut at: InstructionId,
+        members: &mut FxHashSet<InstructionId>,
+        is_end: impl Fn(&Op) -> bool,
+    ) -> Option<InstructionId> {
+        loop {
+            if self.users.of(at).len() != 1 {
+                return None;
+            }
+            members.insert(at);
+            if is_end(&self.module.instructions[at].op) {
+                return Some(at);
+            }
+            at = self.main_operand(at)?;
+        }
+    }
+
+    /// A value, and what it is computed from, one by one, as long as nothing else reads those between.
+    fn chain(&self, from: InstructionId) -> Vec<InstructionId> {
+        let mut chain = vec![from];
+        let mut at = from;
+        while self.users.of(at).len() == 1 && chain.len() < MAX_MEMBERS {
+            let Some(next) = self.main_operand(at) else { break };
+            chain.push(next);
+            at = next;
+        }
+        chain
+    }
+
+    /// Whether XLA's layout assignment leaves a value row-major, as the kernel takes it: what is computed, element by
+    /// element, from a transposed array stays in the order of that one, and what only repeats values has any order.
+    fn is_row_major(&self, id: InstructionId) -> bool {
+        let mut seen = FxHashSet::from_iter([id]);
+        let mut open = vec![id];
+        let mut has_source = false;
+        while let Some(id) = open.pop() {
+            let instruction = &self.module.instructions[id];
+            match instruction.op {
+                Op::Transpose { .. } => return false,
+                Op::Broadcast { .. } | Op::Iota { .. } | Op::Constant(_) => {}
+                Op::Reshape { .. } | Op::Bitcast => open.push(instruction.operands[0]),
+                _ if cost::is_pointwise(self.module, id) && seen.len() < MAX_MEMBERS => {
+                    let new = instruction.operands.iter().copied().filter(|&operand| seen.insert(operand));
+                    open.extend(new);
+                }
+                _ => has_source = true,
+            }
+        }
+        has_source
+    }
+
+    /// The operand of an operation on the elements of one array; others are repeated.
+    fn main_operand(&self, id: InstructionId) -> Option<InstructionId> {
+        let instruction = &self.module.instructions[id];
+        if !instruction.control_predecessors.is_empty() {
+            return None;
+        }
+        if let Op::Reshape { .. } | Op::Bitcast = instruction.op {
+            return instruction.operands.first().copied();
+        }
+        if !cost::is_pointwise(self.module, id) {
+            return None;
+        }
+        let is_repeated =
+            |id: &InstructionId| matches!(self.module.instructions[*id].op, Op::Broadcast { .. });
+        let mut main = instruction.operands.iter().copied().filter(|operand| !is_repeated(operand));
+        let first = main.next()?;
+        main.all(|other| other == first).then_some(first)
+    }
+
+    /// Whether rows of an array as large as `root` are reduced, and each result is repeated along its row.
+    fn reduces_rows(&self, reduce: InstructionId, broadcast: InstructionId, root: InstructionId) -> bool {
+        let instruction = &self.module.instructions[reduce];
+        let (Op::Reduce { dimensions }, &[operand, _]) = (&instruction.op, instruction.operands.as_slice())
+        else {
+            return false;
+        };
+        let Op::Broadcast { dimensions: kept } = &self.module.instructions[broadcast].op else {
+            return false;
+        };
+        let array = |id| self.module.shape(id).as_array();
+        let (Some(reduced), Some(whole)) = (array(operand), array(root)) else { return false };
+        let last = reduced.rank() as i64 - 1;
+        let row = reduced.dimensions.last().copied().unwrap_or(0);
+        let is_row_major = reduced.layout.as_ref().is_none_or(|layout| layout.is_row_major());
+        dimensions[..] == [last]
+            && row <= MAX_ROW
+            && is_row_major
+            && whole.dimensions.last() == Some(&row)
+            && !kept.contains(&(whole.rank() as i64 - 1))
+            && whole.element_count() == reduced.element_count()
+    }
+
+    /// Whether all readers of a value are among these.
+    fn is_only_for(&self, id: InstructionId, members: &FxHashSet<InstructionId>) -> bool {
+        self.users.of(id).iter().all(|user| members.contains(user))
+    }
+
+    /// Whether a kernel is the beginning of a softmax whose sums the backward half reads, too: its readers are other such
+    /// kernels, and each computes it again.
+    fn is_computed_again(&self, kernel: &Kernel) -> bool {
+        let is_reduce = |&&id: &&InstructionId| matches!(self.module.instructions[id].op, Op::Reduce { .. });
+        let &[reader] = self.users.of(kernel.root) else { return false };
+        kernel.members.iter().filter(is_reduce).count() == 1
+            && cost::is_pointwise(self.module, reader)
+            && self.users.of(reader).len() > 1
+    }
+
+    /// Adds operations on the elements of the result that nothing else reads, and that take no more bytes.
+    fn add_what_follows(&self, kernel: &mut Kernel, result: InstructionId, taken: &FxHashSet<InstructionId>) {
+        let bytes = |id| self.module.shape(id).as_array().and_then(|array| array.dense_bytes());
+        while let &[user] = self.users.of(kernel.root) {
+            let instruction = &self.module.instructions[user];
+            let others = instruction.operands.iter().filter(|&&operand| operand != kernel.root);
+            let is_stored = |&id: &InstructionId| {
+                let op = &self.module.instructions[id].op;
+                matches!(op, Op::Broadcast { .. }) || !cost::is_pointwise(self.module, id)
+            };
+            if kernel.root == result
+                || taken.contains(&user)
+                || !instruction.control_predecessors.is_empty()
+                || !cost::is_pointwise(self.module, user)
+                || !others.clone().all(is_stored)
+                || bytes(user) > bytes(kernel.root)
+                || kernel.members.len() >= MAX_MEMBERS
+            {
+                return;
+            }
+            kernel.members.insert(user);
+            kernel.root = user;
+        }
+    }
+
+    /// Adds operations on elements that only the kernel reads, and what it reads repeatedly.
+    fn add_what_precedes(&self, kernel: &mut Kernel) {
+        let mut open: Vec<InstructionId> = kernel.members.iter().copied().collect();
+        open.sort_unstable();
+        while let Some(member) = open.pop() {
+            for &operand in &self.module.instructions[member].operands {
+                let op = &self.module.instructions[operand].op;
+                let is_repeated = matches!(op, Op::Broadcast { .. });
+                let joins = is_repeated
+                    || cost::is_pointwise(self.module, operand)
+                        && self.module.instructions[operand].control_predecessors.is_empty()
+                        && self.is_only_for(operand, &kernel.members);
+                if joins && kernel.members.len() < MAX_MEMBERS && kernel.members.insert(operand) {
+                    open.push(operand);
+                }
+            }
+        }
+    }
+}
