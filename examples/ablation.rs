@@ -79,7 +79,7 @@ pub(crate) fn document(corpus: &str, programs: &[NamedModule]) -> Result<String,
         let compiler = Compiler::find(compiler)?;
         let target = Target::find(&compiler.target)?;
         let of = |options: &RewriteOptions, module: &Module| -> Result<u64, Box<dyn Error>> {
-            Ok(rewrite(module.clone(), &compiler, &target, options)?.after().total.0)
+            Ok(rewrite(module.clone(), &compiler, &target, options)?.after().price.total.0)
         };
         write!(
             text,
