@@ -18,7 +18,7 @@ pub(crate) use view::{Shown, page_of_two};
 
 use crate::failure::Failure;
 use crate::needless::{given, refuse};
-use crate::output::{distinct, write_folder, write_result};
+use crate::output::{distinct, write_folder, write_result, write_together};
 use kinds::{KINDS, Kind};
 use request::{Contents, Request};
 
@@ -91,12 +91,16 @@ impl EmitArgs {
 
     /// Writes every requested form.
     pub(crate) fn write(&self, program: &PlannedModule<'_>) -> Result<(), Failure> {
-        self.emit.iter().try_for_each(|Emit { kind, path }| {
-            let around = self.around.as_deref();
-            match (kind.contents)(&Request { program, path, around, depth: self.depth })? {
-                Contents::File(bytes) => write_result(Some(path), bytes),
-                Contents::Folder(files) => write_folder(path, &files),
-            }
+        let around = self.around.as_deref();
+        let contents = |Emit { kind, path }: &Emit| {
+            (kind.contents)(&Request { program, path, around, depth: self.depth })
+        };
+        // Nothing is written unless all can be made.
+        let contents: Vec<Contents> = self.emit.iter().map(contents).collect::<Result<_, _>>()?;
+        self.emit.iter().zip(contents).try_for_each(|(Emit { path, .. }, contents)| match contents {
+            Contents::File(bytes) => write_result(Some(path), bytes),
+            Contents::Folder(files) => write_folder(path, &files),
+            Contents::Together(files) => write_together(&files),
         })
     }
 
