@@ -135,6 +135,8 @@ pub(crate) struct Dag {
     fold_marks: SecondaryMap<FoldId, Option<VarId>>,
     /// The extents of variables; 1 for marks.
     vars: PrimaryMap<VarId, (i64, i64)>,
+    /// Marks of nothing but places.
+    here: SecondaryMap<VarId, bool>,
     /// What people may call an expression.
     pub(crate) names: FxHashMap<NodeId, Box<str>>,
 }
@@ -152,14 +154,26 @@ impl Dag {
         self.facts[node.0 as usize].range
     }
 
+    /// The variables of loops and conditions of an expression.
+    pub(crate) fn places(&self, node: NodeId) -> impl Iterator<Item = VarId> + '_ {
+        self.vars(node).iter().copied().filter(|&var| !self.here[var])
+    }
+
     /// A variable from 0 up to below an extent.
     pub(crate) fn var(&mut self, extent: i64) -> VarId {
         self.vars.push((0, (extent - 1).max(0)))
     }
 
-    /// A mark.
+    /// A mark of a condition.
     pub(crate) fn mark(&mut self) -> VarId {
         self.vars.push((0, 0))
+    }
+
+    /// A mark of a place in which there are other expressions, too.
+    pub(crate) fn here(&mut self) -> VarId {
+        let mark = self.mark();
+        self.here[mark] = true;
+        mark
     }
 
     fn insert(&mut self, node: Node, of: Type, vars: Vars, range: (i64, i64)) -> NodeId {
@@ -360,7 +374,7 @@ impl Dag {
 
     /// A fold whose elements are yet to be said.
     pub(crate) fn open_fold(&mut self, name: &str, types: &[Type]) -> FoldId {
-        let mark = self.mark();
+        let mark = self.here();
         let fold = self.folds.push(Fold {
             levels: Vec::new(),
             types: types.iter().map(|&t| Accumulated(t)).collect(),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use memplan_memory::{AllocationKind, MemorySpaceId};
+use memplan_memory::{AllocationKind, Family, MemorySpaceId};
 
 use crate::names::{Identifiers, identifier};
 use crate::program::Parts;
@@ -12,6 +12,14 @@ use crate::{Program, Sources};
 
 /// The version of what the header declares.
 const INTERFACE: u32 = 1;
+
+/// The alignment of results that the caller does not want.
+const ALIGNMENT: u64 = 64;
+
+/// Whether callers may leave out results: on a host, where memory that nobody writes is not resident.
+fn has_unwanted(program: &Program<'_>) -> bool {
+    program.target.family == Family::Cpu && !program.module.shape(program.module.entry_computation().root).leaves().is_empty()
+}
 
 pub(crate) fn write(program: &Program<'_>, parts: &Parts) -> Sources {
     Sources { c: file(program, parts), h: header(program, parts) }
@@ -70,6 +78,9 @@ fn header(program: &Program<'_>, parts: &Parts) -> String {
     let _ = writeln!(text, "   Results:");
     for (k, port) in storage.results.iter().enumerate() {
         let _ = writeln!(text, "   {k}  {}, {} bytes", shape(port), port.bytes());
+    }
+    if has_unwanted(program) {
+        let _ = writeln!(text, "   A null pointer ends the list of results: the others are not wanted.");
     }
     let _ = writeln!(text, "   Not for several threads at once. */");
     let _ = writeln!(text, "void {name}_run(const void *const arguments[], void *const results[]);\n");
@@ -185,19 +196,20 @@ fn file(program: &Program<'_>, parts: &Parts) -> String {
         let _ = write!(body, "\n{text}");
     }
     let _ = writeln!(body, "\nvoid {name}_run(const void *const arguments[], void *const results[])\n{{");
-    for (from, to, n) in
-        [("arguments", "argument", parts.storage.arguments.len()), ("results", "result", parts.storage.results.len())]
-    {
-        match (n, to) {
-            (0, _) => {
-                let _ = writeln!(body, "    (void){from};");
-            }
-            _ if !uses(&format!("{to}[")) => {
-                let _ = writeln!(body, "    (void){from};");
-            }
-            _ => {
-                let _ = writeln!(body, "    memcpy({to}, {from}, sizeof {to});");
-            }
+    let n_arguments = parts.storage.arguments.len();
+    let n_results = parts.storage.results.len();
+    match n_arguments > 0 && uses("argument[") {
+        true => body.push_str("    memcpy(argument, arguments, sizeof argument);\n"),
+        false => body.push_str("    (void)arguments;\n"),
+    }
+    match (n_results > 0 && uses("result["), has_unwanted(program)) {
+        (false, _) => body.push_str("    (void)results;\n"),
+        (true, false) => body.push_str("    memcpy(result, results, sizeof result);\n"),
+        (true, true) => {
+            let _ = write!(
+                body,
+                "    size_t n = 0;\n    for (; n < {n_results} && results[n] != NULL; ++n) {{\n        result[n] = results[n];\n    }}\n    for (; n < {n_results}; ++n) {{\n        result[n] = unwanted.bytes + unwanted_at[n];\n    }}\n"
+            );
         }
     }
     body.push_str(&parts.entry);
@@ -215,7 +227,7 @@ fn memory(body: &mut String, program: &Program<'_>, parts: &Parts) {
     for (id, allocation) in &program.plan.allocations {
         let (called, size) = match &parts.storage.memory[id] {
             Some(Memory::Arena(space)) if allocation.size.0 > 0 => (arena_name(*space), allocation.size.0),
-            Some(Memory::Static(called)) => (called.clone(), allocation.size.0),
+            Some(Memory::Static(called)) if uses(called) => (called.clone(), allocation.size.0),
             _ => continue,
         };
         let alignment = allocation.alignment.bytes().max(8);
@@ -223,6 +235,19 @@ fn memory(body: &mut String, program: &Program<'_>, parts: &Parts) {
         if called == "arena" {
             let _ = writeln!(body, "ASSERT(size_of_arena, sizeof arena.bytes == {name}_ARENA_BYTES);");
         }
+    }
+    if has_unwanted(program) && uses("result[") {
+        let results = &parts.storage.results;
+        let mut at = Vec::new();
+        let mut end = 0u64;
+        for port in results {
+            at.push(end.to_string());
+            end += port.bytes().next_multiple_of(ALIGNMENT);
+        }
+        let n = results.len();
+        let _ = writeln!(body, "/* Results that the caller does not want. */");
+        let _ = writeln!(body, "static union {{\n    u8 bytes[{}];\n    double widest;\n}} unwanted ALIGNED({ALIGNMENT});", end.max(1));
+        let _ = writeln!(body, "static const size_t unwanted_at[{n}] = {{{}}};", at.join(", "));
     }
     for (called, of, n) in [
         ("argument", "const void *", parts.storage.arguments.len()),

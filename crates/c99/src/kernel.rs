@@ -396,7 +396,7 @@ impl Builder<'_, '_> {
         offsets: &[NodeId],
         given: &[NodeId],
     ) -> Result<Nest, Refusal> {
-        let mark = self.lower.dag.mark();
+        let mark = self.lower.dag.here();
         levels.push(Level::Here { mark });
         let mut arguments = Vec::new();
         for (&array, &offset) in arrays.iter().zip(offsets) {
@@ -461,7 +461,7 @@ impl Builder<'_, '_> {
         levels.push(Level::Down { var, from });
         let at = self.lower.dag.loop_index(var);
         let before = self.lower.dag.affine(&[(at, 1)], -1);
-        let mark = self.lower.dag.mark();
+        let mark = self.lower.dag.here();
         levels.push(Level::Here { mark });
         let (mut arguments, mut offsets) = (Vec::new(), Vec::new());
         for &array in arrays {

@@ -140,7 +140,7 @@ impl Writer<'_> {
                 Some([None]) => true,
                 Some([Some(user)]) => {
                     let is_fold = matches!(self.dag.nodes[*user], Node::Folded(..));
-                    is_fold || self.dag.vars(*user) == self.dag.vars(node) || self.same_home(*user, node)
+                    is_fold || self.same_home(*user, node)
                 }
                 _ => false,
             };
@@ -157,10 +157,9 @@ impl Writer<'_> {
         }
     }
 
-    /// Whether two expressions are computed in the same loop: the variables of one are also those of the other, but for
-    /// loops around all.
+    /// Whether two expressions are computed in the same loop.
     fn same_home(&self, a: NodeId, b: NodeId) -> bool {
-        self.dag.vars(a).last() == self.dag.vars(b).last()
+        self.dag.places(a).max() == self.dag.places(b).max()
     }
 
     /// Opens levels of loops, writes what belongs into each, and in the innermost what `inside` writes.
