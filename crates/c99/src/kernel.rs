@@ -36,6 +36,8 @@ pub(crate) struct Kernel {
     pub(crate) dag: Dag,
     pub(crate) arrays: PrimaryMap<ArrayId, Array>,
     pub(crate) nests: Vec<Nest>,
+    /// Whether it only brings an array into another layout.
+    pub(crate) is_relayout: bool,
 }
 
 /// Bytes of an allocation: number, begin, end.
@@ -70,7 +72,7 @@ impl Kernel {
         builder.declare(n_written)?;
         let groups = builder.groups()?;
         let nests = builder.in_order(groups)?;
-        Ok(Kernel { dag: builder.lower.dag, arrays: builder.lower.arrays, nests })
+        Ok(Kernel { dag: builder.lower.dag, arrays: builder.lower.arrays, nests, is_relayout: false })
     }
 }
 
@@ -228,7 +230,19 @@ impl Builder<'_, '_> {
             }
         }
         let (levels, rows) = self.loops_over(extents, roots[0].0);
-        self.stores(levels, &rows, roots)
+        let mut nest = self.stores(levels, &rows, roots)?;
+        self.put_folds_outside(&mut nest);
+        Ok(nest)
+    }
+
+    /// Puts those loops outside on whose indices more folds depend, so that the others need not repeat them.
+    fn put_folds_outside(&self, nest: &mut Nest) {
+        let dag = &self.lower.dag;
+        let nodes = dag.reachable(nest.inputs());
+        let folds: Vec<NodeId> =
+            nodes.into_iter().filter(|&node| matches!(dag.nodes[node], Node::Folded(..))).collect();
+        let of = |level: &Level| folds.iter().filter(|&&fold| dag.vars(fold).contains(&level.var())).count();
+        nest.levels.sort_by_key(|level| std::cmp::Reverse(of(level)));
     }
 
     /// Loops over extents in the order of an array in memory.
@@ -583,6 +597,6 @@ impl Kernel {
         let value = builder.lower.load(source, &rows);
         let offset = builder.lower.offset(target, &rows);
         let nest = Nest { levels, stores: vec![Store { array: target, offset, value }] };
-        Ok(Kernel { dag: builder.lower.dag, arrays: builder.lower.arrays, nests: vec![nest] })
+        Ok(Kernel { dag: builder.lower.dag, arrays: builder.lower.arrays, nests: vec![nest], is_relayout: true })
     }
 }

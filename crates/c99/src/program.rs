@@ -289,6 +289,7 @@ impl Writer<'_> {
         }
         let key = format!("({})\n{{\n{}}}\n", parameters.join(", "), body.text);
         let base = match &module.instructions[id].op {
+            _ if kernel.is_relayout => "relayout",
             Op::Fusion(_) => &module.computations[module.instructions[id].called[0]].name,
             _ => &module.instructions[id].name,
         };

@@ -44,6 +44,7 @@ pub(crate) fn body(kernel: &Kernel, runtime: &mut Runtime) -> Body {
         used.map(|(id, array)| (id, identifiers.unique(&array.name))).collect();
     let mut text = String::new();
     for nest in &kernel.nests {
+        // Names of one nest are in scope in those after it.
         let mut writer = Writer {
             dag: &kernel.dag,
             arrays: &kernel.arrays,
@@ -55,9 +56,11 @@ pub(crate) fn body(kernel: &Kernel, runtime: &mut Runtime) -> Body {
             inline: FxHashSet::default(),
             text: String::new(),
             indent: 1,
+            is_in_nest: false,
         };
         writer.nest(nest);
         text.push_str(&writer.text);
+        identifiers = writer.identifiers;
     }
     Body { text, arrays }
 }
@@ -75,6 +78,7 @@ struct Writer<'k> {
     inline: FxHashSet<NodeId>,
     text: String,
     indent: usize,
+    is_in_nest: bool,
 }
 
 impl Writer<'_> {
@@ -95,9 +99,7 @@ impl Writer<'_> {
     fn nest(&mut self, nest: &Nest) {
         let reads: Vec<NodeId> = self.dag.reachable(nest.inputs());
         self.choose_inline(&reads, nest);
-        let begin = self.identifiers.clone();
         self.level(&nest.levels, &[], &reads, &mut |writer| writer.stores(&nest.stores));
-        self.identifiers = begin;
     }
 
     fn stores(&mut self, stores: &[Store]) {
@@ -170,6 +172,8 @@ impl Writer<'_> {
         nodes: &[NodeId],
         inside: &mut dyn FnMut(&mut Self),
     ) {
+        let is_nest = !self.is_in_nest;
+        self.is_in_nest = true;
         let mut path = path.to_vec();
         let all: FxHashSet<VarId> = path.iter().copied().chain(levels.iter().map(|l| l.var())).collect();
         let mut homes: Vec<Vec<NodeId>> = vec![Vec::new(); levels.len() + 1];
@@ -178,15 +182,20 @@ impl Writer<'_> {
             if self.known.contains_key(&node) || vars.iter().any(|v| !all.contains(v)) {
                 continue;
             }
+            // What a fold needs and its loops do not change was written before it.
             let depth = levels.iter().rposition(|level| vars.contains(&level.var())).map_or(0, |at| at + 1);
-            homes[depth].push(node);
+            if depth > 0 || is_nest {
+                homes[depth].push(node);
+            }
         }
         let mut opened = 0;
-        let begin = self.identifiers.clone();
+        let mut begin = None;
         for depth in 0..=levels.len() {
             for &node in &homes[depth] {
                 self.define(node, &path, nodes);
             }
+            // Names that are defined within loops are free after them.
+            begin.get_or_insert_with(|| self.identifiers.clone());
             let Some(level) = levels.get(depth) else { break };
             path.push(level.var());
             match *level {
@@ -219,7 +228,7 @@ impl Writer<'_> {
         }
         inside(self);
         (0..opened).for_each(|_| self.close());
-        self.identifiers = begin;
+        self.identifiers = begin.expect("the first level was visited");
     }
 
     /// Makes an expression a variable, if it is one.
