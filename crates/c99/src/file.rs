@@ -172,7 +172,8 @@ fn file(program: &Program<'_>, parts: &Parts) -> String {
         ("f32", "float"),
         ("f64", "double"),
     ] {
-        let _ = writeln!(body, "typedef {long} {short} MAY_ALIAS;");
+        let _ = writeln!(body, "typedef {long} {short};");
+        let _ = writeln!(body, "typedef {short} mem_{short} MAY_ALIAS;");
     }
     body.push_str("\n/* An array at an offset of some memory. */\n");
     body.push_str("#define AT(type, memory, offset) ((type *)(void *)((u8 *)(memory) + (offset)))\n");

@@ -3,7 +3,10 @@
 //! Float sums are kept in `float` (`double` for `f64`) and rounded once, at the end. Products of integers are added up in
 //! an `int` if they cannot leave it, and else in an unsigned integer, which wraps.
 
-use memplan_ir::{ArrayShape, BinaryOp, Convolution, DotDimensions, DotOperand, ElementType, InstructionId, Op, Window};
+use memplan_ir::{
+    ArrayShape, BinaryOp, ComparisonDirection, ComparisonType, Convolution, DotDimensions, DotOperand, ElementType,
+    InstructionId, Op, Window,
+};
 use smallvec::{SmallVec, smallvec};
 
 use crate::dag::{ArrayId, Level, NodeId, Type};
@@ -161,6 +164,66 @@ impl Lower<'_> {
         let next = [yes, self.choose(keeps, best, x), self.choose(keeps, best_offset, offset)];
         let folded = self.dag.close_fold(fold, levels, &initial, &next);
         Ok((folded[0], folded[2]))
+    }
+
+    /// The best of the `n` elements of a line that come after the one at place `at - 1`, which is `last` with its index.
+    pub(crate) fn best(
+        &mut self,
+        of: Name,
+        line: &[NodeId],
+        n: i64,
+        at: NodeId,
+        last: [NodeId; 2],
+        is_largest: bool,
+    ) -> Result<(NodeId, NodeId), Refusal> {
+        let t = self.shape(of.instruction)?.element_type;
+        let pred = Type::Element(ElementType::Pred);
+        let (none, yes) = (self.dag.constant(ElementType::Pred, 0), self.dag.constant(ElementType::Pred, 1));
+        let initial = [none, self.dag.constant(t, 0), self.dag.integer(0)];
+        let mut levels = Vec::new();
+        let row = self.open_loop(n, &mut levels);
+        let fold = self.dag.open_fold("best", &[pred, Type::Element(t), Type::Index]);
+        let [found, best, best_index] = [0, 1, 2].map(|k| self.dag.accumulator(fold, k));
+        let rows: Rows = line.iter().copied().chain([row]).collect();
+        let x = self.value(of, &rows)?;
+        let less = |lower: &mut Self, x: NodeId, y: NodeId| {
+            let direction = if is_largest { ComparisonDirection::Gt } else { ComparisonDirection::Lt };
+            lower.compared(direction, t, x, y)
+        };
+        let is_better = less(self, x, best);
+        let is_worse_than_last = less(self, last[0], x);
+        let is_equal_to_last = self.compared(ComparisonDirection::Eq, t, x, last[0]);
+        let index = self.number(row, ElementType::S32);
+        let is_later = self.dag.apply(Function { form: Form::Infix(">"), result: pred }, &[index, last[1]]);
+        let or = Function { form: Form::Infix("||"), result: pred };
+        let not = Function { form: Form::Prefix("!"), result: pred };
+        let is_later = self.all([is_equal_to_last, is_later]).expect("two conditions have a conjunction");
+        let mut is_left = self.dag.apply(or, &[is_worse_than_last, is_later]);
+        if let Some(is_first) = self.dag.in_range(at, 0, 1) {
+            is_left = self.dag.apply(or, &[is_first, is_left]);
+        } else {
+            is_left = yes;
+        }
+        let is_none = self.dag.apply(not, &[found]);
+        let is_better = self.dag.apply(or, &[is_none, is_better]);
+        let takes = self.all([is_left, is_better]).expect("two conditions have a conjunction");
+        let next = [
+            self.dag.apply(or, &[found, takes]),
+            self.choose(takes, x, best),
+            self.choose(takes, row, best_index),
+        ];
+        let folded = self.dag.close_fold(fold, levels, &initial, &next);
+        Ok((folded[1], folded[2]))
+    }
+
+    /// A comparison in the total order of a type.
+    fn compared(&mut self, direction: ComparisonDirection, t: ElementType, x: NodeId, y: NodeId) -> NodeId {
+        let (order, function) = operations::compare(direction, ComparisonType::TotalOrder, t);
+        let mut inputs = [x, y];
+        if let Some(order) = order {
+            inputs = inputs.map(|x| self.dag.apply(order, &[x]));
+        }
+        self.dag.apply(function, &inputs)
     }
 
     /// Whether the reducer adds its two parameters.

@@ -145,7 +145,7 @@ impl Builder<'_, '_> {
             match op {
                 Some((name, Op::DynamicUpdateSlice)) => groups.push(self.update(name, array)?),
                 Some((name, Op::SelectAndScatter(_))) => groups.push(self.select_and_scatter(name, array)?),
-                Some((name, Op::Scatter(_) | Op::Sort { .. })) => {
+                Some((name, op)) if matches!(op, Op::Scatter(_) | Op::Sort { .. }) || is_top_k(op) => {
                     if !scatters.iter().any(|s| (s.scope, s.instruction) == (name.scope, name.instruction)) {
                         scatters.push(name);
                     }
@@ -163,7 +163,8 @@ impl Builder<'_, '_> {
             let arrays = self.arrays_of(name)?;
             groups.push(match module.instructions[name.instruction].op {
                 Op::Scatter(_) => self.scatter(name, &arrays)?,
-                _ => self.sort(name, &arrays)?,
+                Op::Sort { .. } => self.sort(name, &arrays)?,
+                ref op => self.top_k(name, &arrays, !matches!(op, Op::TopK { largest: false, .. }))?,
             });
         }
         for (extents, roots) in loops {
@@ -176,6 +177,9 @@ impl Builder<'_, '_> {
     fn root(&mut self, k: usize) -> Result<(ArrayId, Name), Refusal> {
         let module = self.lower.module;
         let (mut array, mut root) = (self.results[k], Name { scope: 0, instruction: self.id, leaf: k });
+        if let Op::CopyStart { .. } = module.instructions[self.id].op {
+            root = Name { scope: 0, instruction: module.instructions[self.id].operands[0], leaf: k };
+        }
         while let Leaf::Value(name) = self.lower.resolve(root)?
             && module.instructions[name.instruction].op == Op::Bitcast
         {
@@ -500,6 +504,43 @@ impl Builder<'_, '_> {
         Ok(group)
     }
 
+    /// The best elements of each line, one after the other: each is the best of those after the one before it.
+    fn top_k(&mut self, name: Name, arrays: &[ArrayId], is_largest: bool) -> Result<Group, Refusal> {
+        let module = self.lower.module;
+        let operand = module.instructions[name.instruction].operands[0];
+        let &[values, indices] = arrays else {
+            return Err(refusal(module, name.instruction, "its results are not values and indices"));
+        };
+        let extents = &self.lower.shape(operand)?.dimensions;
+        let Some((&n, lines)) = extents.split_last() else {
+            return Err(refusal(module, name.instruction, "its operand is a scalar"));
+        };
+        let leaves = module.shape(name.instruction).leaves();
+        let k = leaves.first().and_then(|(_, shape)| shape.as_array()?.dimensions.last().copied()).unwrap_or(0);
+        let mut levels = Vec::new();
+        let mut rows: Rows = lines.iter().map(|&extent| self.lower.open_loop(extent, &mut levels)).collect();
+        let at = self.lower.open_loop(k, &mut levels);
+        let mark = self.lower.dag.here();
+        levels.push(Level::Here { mark });
+        let before = self.lower.dag.affine(&[(at, 1)], -1);
+        let before = self.lower.dag.clamp(before, k - 1);
+        let last = [values, indices].map(|array| {
+            self.lower.changing.insert(array, mark);
+            let rows: Rows = rows.iter().copied().chain([before]).collect();
+            let last = self.lower.load(array, &rows);
+            self.lower.changing.remove(&array);
+            last
+        });
+        let of = Name { instruction: operand, leaf: 0, ..name };
+        let (best, best_index) = self.lower.best(of, &rows, n, at, last, is_largest)?;
+        rows.push(at);
+        let t = self.lower.arrays[indices].element_type;
+        let best_index = self.lower.number(best_index, t);
+        let stores = [(values, best), (indices, best_index)]
+            .map(|(array, value)| Store { array, offset: self.lower.offset(array, &rows), value });
+        Ok(vec![Nest { levels, stores: stores.into() }])
+    }
+
     /// All nests, those that read bytes before those that overwrite them.
     fn in_order(&self, mut groups: Vec<Group>) -> Result<Vec<Nest>, Refusal> {
         let mut nests = Vec::new();
@@ -565,6 +606,15 @@ impl Builder<'_, '_> {
             }
             _ => false,
         })
+    }
+}
+
+/// Whether an operation is a `topk`, under either name.
+fn is_top_k(op: &Op) -> bool {
+    match op {
+        Op::TopK { .. } => true,
+        Op::CustomCall(call) => matches!(&*call.target, "TopK" | "topk"),
+        _ => false,
     }
 }
 

@@ -19,6 +19,7 @@ mod names;
 mod operations;
 mod program;
 mod pull;
+mod random_bits;
 mod runtime;
 mod schedule;
 mod storage;

@@ -12,7 +12,7 @@ use crate::error::{Refusal, refusal};
 use crate::kernel::{Given, Kernel, Leaves};
 use crate::lower::{ArrayPlace, leaf_count};
 use crate::names::{Identifiers, identifier};
-use crate::runtime::{Runtime, stored_type};
+use crate::runtime::{Runtime, memory_type};
 use crate::schedule::body;
 use crate::storage::{Memory, Storage};
 use crate::Program;
@@ -162,7 +162,7 @@ impl Writer<'_> {
                 let slice = self.slice(id, 0).ok_or_else(|| refusal(module, id, "it has no place"))?;
                 let (address, is_const) = self.storage.address(slice);
                 let at = if is_const { "FROM" } else { "AT" };
-                Ok(format!("*{at}({}, {address})", stored_type(shape.element_type)))
+                Ok(format!("*{at}({}, {address})", memory_type(shape.element_type)))
             }
         }
     }
@@ -281,7 +281,7 @@ impl Writer<'_> {
         let mut arguments = Vec::new();
         for (array, name) in &body.arrays {
             let Passed { element_type, address, is_const } = passed(self, *array)?;
-            let t = stored_type(element_type);
+            let t = memory_type(element_type);
             let is_written = written.contains(array);
             let qualifier = if is_written { "" } else { "const " };
             parameters.push(format!("{qualifier}{t} *{}{name}", if is_written { self.restrict(kernel, *array) } else { "" }));
@@ -339,7 +339,7 @@ impl Writer<'_> {
                 continue;
             }
             let bytes = port.bytes();
-            let target = format!("AT(u8, {to})");
+            let target = format!("AT(mem_u8, {to})");
             let _ = allocation;
             let _ = write!(
                 text,
@@ -384,7 +384,7 @@ impl Writer<'_> {
         let constant = definition.filter(|p| matches!(module.instructions[p.instruction].op, Op::Constant(_)));
         let constant = constant.ok_or_else(|| refusal(module, id, "a result of the program has no place"))?;
         let address = self.inner_constant(constant.instruction)?;
-        Ok(format!("    memcpy(result[{k}], FROM(u8, {address}), {});\n", port.bytes()))
+        Ok(format!("    memcpy(result[{k}], FROM(mem_u8, {address}), {});\n", port.bytes()))
     }
 
     /// Loops that bring an array into the layout of the program, or out of it.

@@ -25,7 +25,11 @@ impl Lower<'_> {
         let module = self.module;
         let id = name.instruction;
         let instruction = &module.instructions[id];
-        let shape = self.shape(id)?;
+        if let Op::RngBitGenerator { algorithm } = instruction.op {
+            return self.pull_random_bits(name, rows, algorithm);
+        }
+        let shape = module.shape(id).as_array();
+        let shape = shape.ok_or_else(|| refusal(module, id, "there is no C for it inside a kernel"))?;
         let t = shape.element_type;
         if !is_supported(t) {
             return Err(refusal(module, id, format!("numbers of {t} are not supported")));

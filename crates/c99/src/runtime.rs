@@ -42,21 +42,21 @@ static ROWS: &[Row] = &[
     row("add", Integer, "static inline $T $N($T x, $T y) { return ($T)(($W)x + ($W)y); }"),
     row("subtract", Integer, "static inline $T $N($T x, $T y) { return ($T)(($W)x - ($W)y); }"),
     row("multiply", Integer, "static inline $T $N($T x, $T y) { return ($T)(($W)x * ($W)y); }"),
-    row("negate", Integer, "static inline $T $N($T x) { return ($T)(0u - ($W)x); }"),
+    row("negate", Integer, "static inline $T $N($T x) { return ($T)(($W)0 - ($W)x); }"),
     row("not", Integer, "static inline $T $N($T x) { return ($T)~x; }"),
-    row("abs", Signed, "static inline $T $N($T x) { return x < 0 ? ($T)(0u - ($W)x) : x; }"),
+    row("abs", Signed, "static inline $T $N($T x) { return ($T)(x < 0 ? ($W)0 - ($W)x : ($W)x); }"),
     row("sign", Signed, "static inline $T $N($T x) { return ($T)((x > 0) - (x < 0)); }"),
-    row("divide", Unsigned, "static inline $T $N($T x, $T y) { return y == 0 ? $MAX : ($T)(x / y); }"),
+    row("divide", Unsigned, "static inline $T $N($T x, $T y) { return ($T)(y == 0 ? $MAX : x / y); }"),
     row(
         "divide",
         Signed,
-        "static inline $T $N($T x, $T y) { return y == 0 ? -1 : y == -1 ? ($T)(0u - ($W)x) : ($T)(x / y); }",
+        "static inline $T $N($T x, $T y) { return ($T)(y == 0 ? -1 : y == -1 ? ($T)(($W)0 - ($W)x) : x / y); }",
     ),
-    row("remainder", Unsigned, "static inline $T $N($T x, $T y) { return y == 0 ? x : ($T)(x % y); }"),
+    row("remainder", Unsigned, "static inline $T $N($T x, $T y) { return ($T)(y == 0 ? x : x % y); }"),
     row(
         "remainder",
         Signed,
-        "static inline $T $N($T x, $T y) { return y == 0 ? x : y == -1 ? 0 : ($T)(x % y); }",
+        "static inline $T $N($T x, $T y) { return ($T)(y == 0 ? x : y == -1 ? 0 : x % y); }",
     ),
     row("max", Integer, "static inline $T $N($T x, $T y) { return x > y ? x : y; }"),
     row("min", Integer, "static inline $T $N($T x, $T y) { return x < y ? x : y; }"),
@@ -65,12 +65,12 @@ static ROWS: &[Row] = &[
     row(
         "shift_left",
         Integer,
-        "static inline $T $N($T x, $T y) { return ($U)y >= $B ? 0 : ($T)(($W)x << ($U)y); }",
+        "static inline $T $N($T x, $T y) { return ($T)(($U)y >= $B ? 0 : ($W)x << ($U)y); }",
     ),
     row(
         "shift_right_logical",
         Integer,
-        "static inline $T $N($T x, $T y) { return ($U)y >= $B ? 0 : ($T)(($U)x >> ($U)y); }",
+        "static inline $T $N($T x, $T y) { return ($T)(($U)y >= $B ? 0 : ($U)x >> ($U)y); }",
     ),
     row(
         "shift_right_arithmetic",
@@ -194,7 +194,7 @@ static ROWS: &[Row] = &[
     row(
         "philox",
         Any,
-        "static inline void $N(u64 low, u64 high, u64 key, u32 x[4])\n{\n    u32 k0 = (u32)key, k1 = (u32)(key >> 32);\n    int round;\n    x[0] = (u32)low;\n    x[1] = (u32)(low >> 32);\n    x[2] = (u32)high;\n    x[3] = (u32)(high >> 32);\n    for (round = 0; round < 10; ++round) {\n        const u64 p = (u64)0xd2511f53u * x[0], q = (u64)0xcd9e8d57u * x[2];\n        x[0] = (u32)(q >> 32) ^ x[1] ^ k0;\n        x[1] = (u32)q;\n        x[2] = (u32)(p >> 32) ^ x[3] ^ k1;\n        x[3] = (u32)p;\n        k0 = k0 + 0x9e3779b9u;\n        k1 = k1 + 0xbb67ae85u;\n    }\n}",
+        "static inline u32 $N(u64 low, u64 high, u64 key, s32 k)\n{\n    u32 x[4], k0 = (u32)key, k1 = (u32)(key >> 32);\n    int round;\n    x[0] = (u32)low;\n    x[1] = (u32)(low >> 32);\n    x[2] = (u32)high;\n    x[3] = (u32)(high >> 32);\n    for (round = 0; round < 10; ++round) {\n        const u64 p = (u64)0xd2511f53u * x[0], q = (u64)0xcd9e8d57u * x[2];\n        x[0] = (u32)(q >> 32) ^ x[1] ^ k0;\n        x[1] = (u32)q;\n        x[2] = (u32)(p >> 32) ^ x[3] ^ k1;\n        x[3] = (u32)p;\n        k0 = k0 + 0x9e3779b9u;\n        k1 = k1 + 0xbb67ae85u;\n    }\n    return x[k];\n}",
     ),
 ];
 
@@ -263,6 +263,11 @@ pub(crate) fn stored_type(t: ElementType) -> String {
         ElementType::Bf16 | ElementType::F16 => "u16".to_string(),
         t => t.to_string(),
     }
+}
+
+/// The name of the type of an element of memory.
+pub(crate) fn memory_type(t: ElementType) -> String {
+    format!("mem_{}", stored_type(t))
 }
 
 /// The name of the type of a variable.

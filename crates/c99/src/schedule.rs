@@ -16,7 +16,8 @@ use crate::expression::{Expression, literal};
 use crate::kernel::{Kernel, Nest, Store};
 use crate::lower::Array;
 use crate::names::Identifiers;
-use crate::runtime::{Runtime, value_type};
+use crate::operations::{Form, Function};
+use crate::runtime::{Runtime, memory_type, value_type};
 
 /// Operations in one expression of C, beyond which it becomes a variable: what people read at a glance.
 const MAX_INLINE: usize = 8;
@@ -113,10 +114,16 @@ impl Writer<'_> {
                 ElementType::Bf16 | ElementType::F16 => {
                     format!("{}({})", self.runtime.name("store", t, None), value.text)
                 }
+                // GCC takes the same type in memory for another, to which a cast number is converted.
+                t if t.is_unsigned() && self.is_cast(store.value) => value.cast(&memory_type(t)).text,
                 _ => value.text,
             };
             self.line(&format!("{name}[{offset}] = {value};"));
         }
+    }
+
+    fn is_cast(&self, node: NodeId) -> bool {
+        matches!(self.dag.nodes[node], Node::Apply(Function { form: Form::Cast, .. }, _))
     }
 
     /// The expressions that are written where they are used.

@@ -1,6 +1,7 @@
 //! Programs as C: what is written, and that it computes what the evaluator does.
 
 mod cases;
+mod opcodes;
 mod programs;
 mod random;
 mod refusals;

@@ -2,10 +2,7 @@
 
 use memplan_testkit::{Family, GenerateOptions, generate, random_inputs};
 
-use crate::support::{Written, compare, compilers, expected, run, written};
-
-/// Programs that one run of the compiler makes one executable of.
-const BATCH: u64 = 24;
+use crate::support::{BATCH, Ready, compare, compilers, expected, run_all, written};
 
 /// What became of modules.
 #[derive(Default, Debug)]
@@ -18,7 +15,7 @@ struct Counts {
 
 /// Compiles, runs and compares the modules of some seeds.
 fn check(compiler: &str, seeds: std::ops::Range<u64>, counts: &mut Counts) -> Result<(), String> {
-    let mut programs: Vec<(Written, Vec<memplan_ir::Literal>, memplan_ir::Literal)> = Vec::new();
+    let (mut programs, mut wanted) = (Vec::new(), Vec::new());
     for seed in seeds {
         let family = [Family::Plain, Family::Scans][seed as usize / 2 % 2];
         let options = GenerateOptions { unusual: seed % 2 == 1, family, ..GenerateOptions::default() };
@@ -34,30 +31,19 @@ fn check(compiler: &str, seeds: std::ops::Range<u64>, counts: &mut Counts) -> Re
                 let inputs = random_inputs(&program.module, seed);
                 match expected(&program, &inputs) {
                     None => counts.other += 1,
-                    Some(expected) => programs.push((program, inputs, expected)),
+                    Some(expected) => {
+                        programs.push(Ready { program, inputs });
+                        wanted.push(expected);
+                    }
                 }
             }
         }
     }
-    if programs.is_empty() {
-        return Ok(());
-    }
-    let all: Vec<&Written> = programs.iter().map(|p| &p.0).collect();
-    let inputs: Vec<_> = programs.iter().map(|p| p.1.clone()).collect();
-    let found = match run(compiler, &all, &inputs) {
-        Ok(found) => found.into_iter().map(Ok).collect(),
-        // One by one, to find which it is.
-        Err(_) => (all.iter().zip(&inputs))
-            .map(|(&program, inputs)| {
-                run(compiler, &[program], std::slice::from_ref(inputs)).map(|mut found| found.swap_remove(0))
-            })
-            .collect::<Vec<_>>(),
-    };
     let mut failures = Vec::new();
-    for ((program, _, expected), found) in programs.iter().zip(found) {
-        match found.and_then(|found| compare(&found, expected)) {
+    for ((found, expected), ready) in run_all(compiler, &programs).into_iter().zip(wanted).zip(&programs) {
+        match found.and_then(|found| compare(&found, &expected, 2e-5)) {
             Ok(()) => counts.equal += 1,
-            Err(reason) => failures.push(format!("{}: {reason}", program.name)),
+            Err(reason) => failures.push(format!("{}: {reason}", ready.program.name)),
         }
     }
     if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
@@ -67,8 +53,8 @@ fn check(compiler: &str, seeds: std::ops::Range<u64>, counts: &mut Counts) -> Re
 fn random_modules_compute_the_same() {
     for compiler in compilers() {
         let mut counts = Counts::default();
-        check(compiler, 0..BATCH, &mut counts).unwrap();
-        assert!(counts.equal > BATCH as usize / 2, "{counts:?}");
+        check(compiler, 0..BATCH as u64, &mut counts).unwrap();
+        assert!(counts.equal > BATCH / 2, "{counts:?}");
     }
 }
 
@@ -81,8 +67,8 @@ fn many_random_modules_compute_the_same() {
     let compiler = compilers()[0];
     let mut counts = Counts::default();
     let mut failures = 0;
-    for begin in (from..from + n).step_by(BATCH as usize) {
-        if let Err(reason) = check(compiler, begin..(begin + BATCH).min(from + n), &mut counts) {
+    for begin in (from..from + n).step_by(BATCH) {
+        if let Err(reason) = check(compiler, begin..(begin + BATCH as u64).min(from + n), &mut counts) {
             failures += 1;
             eprintln!("{reason}");
         }

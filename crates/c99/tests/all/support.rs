@@ -50,6 +50,32 @@ pub(crate) fn compilers() -> Vec<&'static str> {
     found
 }
 
+/// A program with its inputs.
+pub(crate) struct Ready {
+    pub(crate) program: Written,
+    pub(crate) inputs: Vec<Literal>,
+}
+
+/// Programs that one run of the compiler makes one executable of.
+pub(crate) const BATCH: usize = 24;
+
+/// The results of many programs, some at a time.
+pub(crate) fn run_all(compiler: &str, programs: &[Ready]) -> Vec<Result<Literal, String>> {
+    let mut found = Vec::new();
+    for batch in programs.chunks(BATCH) {
+        let all: Vec<&Written> = batch.iter().map(|ready| &ready.program).collect();
+        let inputs: Vec<_> = batch.iter().map(|ready| ready.inputs.clone()).collect();
+        match run(compiler, &all, &inputs) {
+            Ok(results) => found.extend(results.into_iter().map(Ok)),
+            // One by one, to find which it is.
+            Err(_) => found.extend(all.iter().zip(&inputs).map(|(&program, inputs)| {
+                run(compiler, &[program], std::slice::from_ref(inputs)).map(|mut found| found.swap_remove(0))
+            })),
+        }
+    }
+    found
+}
+
 /// Runs programs that one compiler made, on inputs, and gives the results of each; one that cannot be compiled or fails
 /// is an error.
 pub(crate) fn run(
@@ -146,7 +172,7 @@ fn literal(shape: &memplan_ir::Shape, bytes: &[u8], at: &mut usize) -> Literal {
     }
 }
 
-fn leaves(literal: &Literal) -> Vec<&ArrayLiteral> {
+pub(crate) fn leaves(literal: &Literal) -> Vec<&ArrayLiteral> {
     match literal {
         Literal::Tuple(elements) => elements.iter().flat_map(leaves).collect(),
         Literal::Array(array) => vec![array],
@@ -159,12 +185,13 @@ pub(crate) fn expected(program: &Written, inputs: &[Literal]) -> Option<Literal>
     evaluate(&program.module, inputs, &Options::default()).ok()
 }
 
-/// Whether results are the evaluator's: integers bit for bit, floats up to the order in which sums are added up.
-pub(crate) fn compare(found: &Literal, expected: &Literal) -> Result<(), String> {
+/// Whether results are the evaluator's: integers bit for bit, floats up to the order in which sums are added up, for
+/// `f32` to a tolerance.
+pub(crate) fn compare(found: &Literal, expected: &Literal, tolerance: f64) -> Result<(), String> {
     for (k, (found, expected)) in leaves(found).into_iter().zip(leaves(expected)).enumerate() {
         let tolerance = match found.element_type {
             ElementType::F64 => 1e-10,
-            ElementType::F32 => 2e-5,
+            ElementType::F32 => tolerance,
             ElementType::F16 => 4e-3,
             ElementType::Bf16 => 3e-2,
             _ => 0.0,
