@@ -59,11 +59,14 @@ fn header(program: &Program<'_>, parts: &Parts) -> String {
     let _ = writeln!(text, "#ifdef __cplusplus\nextern \"C\" {{\n#endif\n");
     let _ = writeln!(text, "/* The version of memplan, and of this interface. */");
     let _ = writeln!(text, "#define {name}_MEMPLAN \"{}\"\n#define {name}_INTERFACE {INTERFACE}\n", env!("CARGO_PKG_VERSION"));
-    let _ = writeln!(text, "/* Bytes of the arena in the main memory, which the file has as a static array. */");
+    let _ = writeln!(
+        text,
+        "/* Bytes of the arena. The file has it as a static array, unless {name}_ARENA is defined to be one, with the alignment\n   {}. */",
+        program.target.alignment(MemorySpaceId::MAIN).bytes()
+    );
     let _ = writeln!(text, "#define {name}_ARENA_BYTES {}", program.plan.totals.temp.0);
     for (space, bytes) in other_arenas(program) {
-        let called = program.target.space(space).map_or_else(|| space.0.to_string(), |s| identifier(&s.name));
-        let _ = writeln!(text, "#define {name}_ARENA_{}_BYTES {bytes}", called.to_ascii_uppercase());
+        let _ = writeln!(text, "#define {}_BYTES {bytes}", arena_macro(program, space));
     }
     let beside: u64 = statics(program, parts).iter().map(|(_, bytes)| bytes).sum();
     if beside > 0 {
@@ -122,6 +125,15 @@ fn typed(text: &mut String, name: &str, arguments: &[Port], results: &[Port]) {
         }
     }
     let _ = writeln!(text, "    {name}_run(call_arguments, call_results);\n}}\n");
+}
+
+/// The macro that names the arena of a memory.
+fn arena_macro(program: &Program<'_>, space: MemorySpaceId) -> String {
+    if space == MemorySpaceId::MAIN {
+        return format!("{}_ARENA", program.name);
+    }
+    let called = program.target.space(space).map_or_else(|| space.0.to_string(), |s| identifier(&s.name));
+    format!("{}_ARENA_{}", program.name, called.to_ascii_uppercase())
 }
 
 /// Arenas in other memories than the main one.
@@ -220,21 +232,28 @@ fn file(program: &Program<'_>, parts: &Parts) -> String {
 
 /// The declarations of memory.
 fn memory(body: &mut String, program: &Program<'_>, parts: &Parts) {
-    let name = program.name;
     let functions = parts.functions.iter().chain([&parts.entry]);
     let texts: Vec<&String> = functions.collect();
     let uses = |word: &str| texts.iter().any(|text| text.contains(word));
     body.push_str("\n");
     for (id, allocation) in &program.plan.allocations {
-        let (called, size) = match &parts.storage.memory[id] {
-            Some(Memory::Arena(space)) if allocation.size.0 > 0 => (arena_name(*space), allocation.size.0),
-            Some(Memory::Static(called)) if uses(called) => (called.clone(), allocation.size.0),
-            _ => continue,
-        };
         let alignment = allocation.alignment.bytes().max(8);
-        let _ = writeln!(body, "static union {{\n    u8 bytes[{size}];\n    double widest;\n}} {called} ALIGNED({alignment});");
-        if called == "arena" {
-            let _ = writeln!(body, "ASSERT(size_of_arena, sizeof arena.bytes == {name}_ARENA_BYTES);");
+        let size = allocation.size.0;
+        let array = |called: &str| {
+            format!("static union {{\n    u8 bytes[{size}];\n    double widest;\n}} {called} ALIGNED({alignment});\n")
+        };
+        match &parts.storage.memory[id] {
+            Some(Memory::Arena(space)) if size > 0 => {
+                let (called, given) = (arena_name(*space), arena_macro(program, *space));
+                let _ = write!(
+                    body,
+                    "#ifdef {given}\n#define {called} ({given})\n#else\n{}#define {called} ({called}_memory.bytes)\n#endif\n",
+                    array(&format!("{called}_memory"))
+                );
+                let _ = writeln!(body, "ASSERT(size_of_{called}, {size} == {given}_BYTES);");
+            }
+            Some(Memory::Static(called)) if uses(called) => body.push_str(&array(called)),
+            _ => {}
         }
     }
     if has_unwanted(program) && uses("result[") {

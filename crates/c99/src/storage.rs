@@ -130,7 +130,7 @@ impl Storage {
             Memory::Static(name) => (name.clone(), false),
         };
         let name = match memory {
-            Memory::Arena(_) | Memory::Static(_) => format!("{name}.bytes"),
+            Memory::Static(_) => format!("{name}.bytes"),
             _ => name,
         };
         (format!("{name}, {offset}"), is_const)

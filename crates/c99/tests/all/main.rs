@@ -1,5 +1,6 @@
 //! Programs as C: what is written, and that it computes what the evaluator does.
 
+mod boards;
 mod cases;
 mod opcodes;
 mod programs;

@@ -156,7 +156,7 @@ fn results(program: &Written, folder: &Path) -> Result<Literal, String> {
     Ok(literal(shape, &bytes, &mut at))
 }
 
-fn literal(shape: &memplan_ir::Shape, bytes: &[u8], at: &mut usize) -> Literal {
+pub(crate) fn literal(shape: &memplan_ir::Shape, bytes: &[u8], at: &mut usize) -> Literal {
     match shape {
         memplan_ir::Shape::Tuple(elements) => {
             Literal::Tuple(elements.iter().map(|element| literal(element, bytes, at)).collect())
