@@ -74,7 +74,7 @@ pub(crate) enum Node {
 }
 
 /// A loop or a condition around statements.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Level {
     /// `for (var = 0; var < extent; ++var)`
     Loop { var: VarId, extent: i64 },

@@ -24,7 +24,7 @@ impl Lower<'_> {
         let mut inner: Rows = smallvec![];
         for (d, &extent) in (0i64..).zip(from) {
             inner.push(match dimensions.contains(&d) {
-                true => self.open_loop(extent, &mut levels),
+                true => self.open_fold_loop(extent, &mut levels, name.scope, rows),
                 false => outer.next().unwrap_or_else(|| self.dag.integer(0)),
             });
         }
@@ -255,7 +255,7 @@ impl Lower<'_> {
         for (&l, &r) in d.lhs_contracting.iter().zip(&d.rhs_contracting) {
             let extent = lhs.dimensions[l as usize];
             count *= extent;
-            let row = self.open_loop(extent, &mut levels);
+            let row = self.open_fold_loop(extent, &mut levels, name.scope, rows);
             (at[0][l as usize], at[1][r as usize]) = (row, row);
         }
         self.products(name, levels, count, &at)
@@ -294,7 +294,7 @@ impl Lower<'_> {
         }
         let inner = kernel.dimensions[d.kernel_input_feature as usize];
         count *= inner;
-        let row = self.open_loop(inner, &mut levels);
+        let row = self.open_fold_loop(inner, &mut levels, name.scope, rows);
         at[1][d.kernel_input_feature as usize] = row;
         at[1][d.kernel_output_feature as usize] = feature;
         let of_group = |groups: i64, size: i64| if groups > 1 { size } else { 0 };

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use crate::dag::{ArrayId, Dag, Level, Node, NodeId};
 use crate::error::{Refusal, refusal};
 use crate::lower::{Array, ArrayPlace, Leaf, Lower, Name, Rows, leaf_count};
+use crate::tiling::{Limits, Tiling};
 use cranelift_entity::PrimaryMap;
 
 /// What is written at each step of a nest.
@@ -26,6 +27,8 @@ pub(crate) struct Store {
 pub(crate) struct Nest {
     pub(crate) levels: Vec<Level>,
     pub(crate) stores: Vec<Store>,
+    /// How it uses the registers and the stack.
+    pub(crate) tiling: Tiling,
 }
 
 /// Nests that write some results, in order.
@@ -67,11 +70,15 @@ impl Kernel {
         id: InstructionId,
         leaves: &Leaves,
         n_written: usize,
+        limits: Limits,
     ) -> Result<Kernel, Refusal> {
         let mut builder = Builder { lower: Lower::new(module), leaves, id, results: Vec::new() };
         builder.declare(n_written)?;
         let groups = builder.groups()?;
-        let nests = builder.in_order(groups)?;
+        let mut nests = builder.in_order(groups)?;
+        for nest in &mut nests {
+            nest.tiling = Tiling::new(&mut builder.lower.dag, nest, limits);
+        }
         Ok(Kernel { dag: builder.lower.dag, arrays: builder.lower.arrays, nests, is_relayout: false })
     }
 }
@@ -266,7 +273,7 @@ impl Builder<'_, '_> {
             let value = self.lower.value(root, rows)?;
             stores.push(Store { array, offset: self.lower.offset(array, rows), value });
         }
-        Ok(Nest { levels, stores })
+        Ok(Nest::new(levels, stores))
     }
 
     /// Nests that make an array equal to a value, unless it is the value's.
@@ -332,7 +339,7 @@ impl Builder<'_, '_> {
         let dag = &mut self.lower.dag;
         let at: Rows = rows.iter().zip(starts).map(|(&row, start)| dag.affine(&[(row, 1), (start, 1)], 0)).collect();
         let offset = self.lower.offset(array, &at);
-        group.push(Nest { levels, stores: vec![Store { array, offset, value }] });
+        group.push(Nest::new(levels, vec![Store { array, offset, value }]));
         Ok(group)
     }
 
@@ -426,7 +433,7 @@ impl Builder<'_, '_> {
         let next = self.lower.lambda(id, called, &arguments)?;
         let stores = arrays.iter().zip(offsets).zip(next);
         let stores = stores.map(|((&array, &offset), value)| Store { array, offset, value }).collect();
-        Ok(Nest { levels, stores })
+        Ok(Nest::new(levels, stores))
     }
 
     /// For every element of the source, the element of the array that its window selects is combined with it.
@@ -440,7 +447,7 @@ impl Builder<'_, '_> {
         let initial = self.lower.value(operand(2), &[])?;
         let (levels, rows) = self.loops_over(&shape.dimensions, array);
         let offset = self.lower.offset(array, &rows);
-        let mut group = vec![Nest { levels, stores: vec![Store { array, offset, value: initial }] }];
+        let mut group = vec![Nest::new(levels, vec![Store { array, offset, value: initial }])];
         if source.element_count() == Some(0) {
             return Ok(group);
         }
@@ -500,7 +507,7 @@ impl Builder<'_, '_> {
                 stores.push(Store { array, offset: offsets[to], value: arguments[from] });
             }
         }
-        group.push(Nest { levels, stores });
+        group.push(Nest::new(levels, stores));
         Ok(group)
     }
 
@@ -538,7 +545,7 @@ impl Builder<'_, '_> {
         let best_index = self.lower.number(best_index, t);
         let stores = [(values, best), (indices, best_index)]
             .map(|(array, value)| Store { array, offset: self.lower.offset(array, &rows), value });
-        Ok(vec![Nest { levels, stores: stores.into() }])
+        Ok(vec![Nest::new(levels, stores.into())])
     }
 
     /// All nests, those that read bytes before those that overwrite them.
@@ -619,6 +626,10 @@ fn is_top_k(op: &Op) -> bool {
 }
 
 impl Nest {
+    fn new(levels: Vec<Level>, stores: Vec<Store>) -> Nest {
+        Nest { levels, stores, tiling: Tiling::default() }
+    }
+
     /// The expressions that a nest computes.
     pub(crate) fn inputs(&self) -> Vec<NodeId> {
         let of_levels = self.levels.iter().filter_map(|level| match *level {
@@ -646,7 +657,7 @@ impl Kernel {
         let (levels, rows) = builder.loops_over(&to.dimensions, target);
         let value = builder.lower.load(source, &rows);
         let offset = builder.lower.offset(target, &rows);
-        let nest = Nest { levels, stores: vec![Store { array: target, offset, value }] };
+        let nest = Nest::new(levels, vec![Store { array: target, offset, value }]);
         Ok(Kernel { dag: builder.lower.dag, arrays: builder.lower.arrays, nests: vec![nest], is_relayout: true })
     }
 }

@@ -13,6 +13,7 @@ mod error;
 mod expression;
 mod file;
 mod folds;
+mod inline;
 mod kernel;
 mod lower;
 mod names;
@@ -23,6 +24,7 @@ mod random_bits;
 mod runtime;
 mod schedule;
 mod storage;
+mod tiling;
 
 use memplan_analysis::Facts;
 use memplan_ir::{Module, Schedule};

@@ -8,7 +8,7 @@ use memplan_memory::Addressing;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use crate::dag::{ArrayId, Dag, NodeId, VarId};
+use crate::dag::{ArrayId, Dag, Level, NodeId, VarId, Vars};
 use crate::error::{Refusal, refusal};
 use crate::operations::{Function, is_supported};
 use cranelift_entity::PrimaryMap;
@@ -78,6 +78,11 @@ pub(crate) struct Lower<'m> {
     pub(crate) arrays: PrimaryMap<ArrayId, Array>,
     /// For each instance of a computation the leaves of its parameters.
     scopes: Vec<Vec<Vec<Leaf>>>,
+    /// For each instance of a computation the variables that its parameters depend on.
+    scope_vars: Vec<Vars>,
+    /// Variables of the loops of folds, with their extents: folds that are not within each other share them, so that equal
+    /// expressions in both are one.
+    fold_vars: Vec<(i64, VarId)>,
     calls: FxHashMap<(usize, InstructionId), usize>,
     stored: FxHashMap<Name, Leaf>,
     values: FxHashMap<(Name, Rows), SmallVec<[NodeId; 2]>>,
@@ -93,6 +98,8 @@ impl<'m> Lower<'m> {
             dag: Dag::default(),
             arrays: PrimaryMap::new(),
             scopes: vec![Vec::new()],
+            scope_vars: vec![Vars::new()],
+            fold_vars: Vec::new(),
             calls: FxHashMap::default(),
             stored: FxHashMap::default(),
             values: FxHashMap::default(),
@@ -264,8 +271,48 @@ impl<'m> Lower<'m> {
 
     /// Opens an instance of a computation with these parameters.
     pub(crate) fn scope(&mut self, parameters: Vec<Vec<Leaf>>) -> usize {
+        let mut vars = Vars::new();
+        for leaf in parameters.iter().flatten() {
+            match *leaf {
+                Leaf::Node(node) => vars.extend_from_slice(self.dag.vars(node)),
+                Leaf::Value(name) => vars.extend_from_slice(&self.scope_vars[name.scope]),
+                Leaf::Array(_) => {}
+            }
+        }
+        vars.sort_unstable();
+        vars.dedup();
+        self.scope_vars.push(vars);
         self.scopes.push(parameters);
         self.scopes.len() - 1
+    }
+
+    /// Opens a loop of a fold whose elements depend on some indices and on the variables of a scope.
+    pub(crate) fn open_fold_loop(
+        &mut self,
+        extent: i64,
+        levels: &mut Vec<Level>,
+        scope: usize,
+        rows: &[NodeId],
+    ) -> NodeId {
+        if extent == 1 {
+            return self.dag.integer(0);
+        }
+        let is_taken = |lower: &Self, var: VarId| {
+            levels.iter().any(|level| level.var() == var)
+                || lower.scope_vars[scope].contains(&var)
+                || rows.iter().any(|&row| lower.dag.vars(row).contains(&var))
+        };
+        let free = self.fold_vars.iter().find(|&&(e, var)| e == extent && !is_taken(self, var));
+        let var = match free {
+            Some(&(_, var)) => var,
+            None => {
+                let var = self.dag.var(extent);
+                self.fold_vars.push((extent, var));
+                var
+            }
+        };
+        levels.push(Level::Loop { var, extent });
+        self.dag.loop_index(var)
     }
 
     /// The results of a computation of scalars.

@@ -15,6 +15,7 @@ use crate::names::{Identifiers, identifier};
 use crate::runtime::{Runtime, memory_type};
 use crate::schedule::body;
 use crate::storage::{Memory, Storage};
+use crate::tiling::Limits;
 use crate::Program;
 
 /// The parts of a file.
@@ -226,7 +227,8 @@ impl Writer<'_> {
         let result_slices: Vec<Option<Slice>> = (0..n_written).map(|leaf| self.slice(id, leaf)).collect();
         let bytes = |slice: Slice| (slice.allocation.as_u32(), slice.offset.0, slice.end().0);
         let results = result_slices.iter().map(|slice| slice.map(bytes)).collect();
-        let kernel = Kernel::new(module, id, &Leaves { operands, results }, n_written)?;
+        let limits = Limits::of(self.program.target);
+        let kernel = Kernel::new(module, id, &Leaves { operands, results }, n_written, limits)?;
         let place = |place: ArrayPlace| match place {
             ArrayPlace::Operand(k) => operand_slices[k],
             ArrayPlace::Result(k) => result_slices[k],

@@ -1,8 +1,8 @@
 //! Puts expressions into loops, and writes them as C.
 //!
 //! At each level of loops, the expressions that need its variable and no deeper one become variables of C, in the order in
-//! which they were made, operands first. Those that are used once, in the same loop, and are short are written where they
-//! are used.
+//! which they were made, operands first. The [tiling](crate::tiling) says what is kept in buffers, and whether neighboring
+//! results are computed together.
 
 use std::fmt::Write;
 
@@ -13,14 +13,13 @@ use smallvec::SmallVec;
 
 use crate::dag::{Accumulated, ArrayId, Dag, FoldId, Level, Node, NodeId, Type, VarId};
 use crate::expression::{Expression, literal};
+use crate::inline::inline;
 use crate::kernel::{Kernel, Nest, Store};
 use crate::lower::Array;
 use crate::names::Identifiers;
 use crate::operations::{Form, Function};
 use crate::runtime::{Runtime, memory_type, value_type};
-
-/// Operations in one expression of C, beyond which it becomes a variable: what people read at a glance.
-const MAX_INLINE: usize = 8;
+use crate::tiling::{Buffer, Tiling};
 
 /// The statements of a kernel.
 pub(crate) struct Body {
@@ -45,41 +44,61 @@ pub(crate) fn body(kernel: &Kernel, runtime: &mut Runtime) -> Body {
         used.map(|(id, array)| (id, identifiers.unique(&array.name))).collect();
     let mut text = String::new();
     for nest in &kernel.nests {
+        let nodes = kernel.dag.reachable(nest.inputs());
         // Names of one nest are in scope in those after it.
         let mut writer = Writer {
             dag: &kernel.dag,
             arrays: &kernel.arrays,
+            tiling: &nest.tiling,
             array_names: arrays.iter().cloned().collect(),
             runtime,
-            identifiers: identifiers.clone(),
+            identifiers,
             known: FxHashMap::default(),
+            defined: Vec::new(),
             vars: FxHashMap::default(),
-            inline: FxHashSet::default(),
+            inline: inline(&kernel.dag, &nodes, nest),
+            filled: None,
             text: String::new(),
             indent: 1,
-            is_in_nest: false,
         };
-        writer.nest(nest);
+        writer.nest(nest, &nodes);
         text.push_str(&writer.text);
         identifiers = writer.identifiers;
     }
     Body { text, arrays }
 }
 
+/// What C calls an expression that it has computed.
+#[derive(Clone)]
+enum Known {
+    Variable(Expression),
+    /// An element of a buffer.
+    Element(String, NodeId),
+}
+
 struct Writer<'k> {
     dag: &'k Dag,
     arrays: &'k PrimaryMap<ArrayId, Array>,
+    tiling: &'k Tiling,
     array_names: FxHashMap<ArrayId, String>,
     runtime: &'k mut Runtime,
     identifiers: Identifiers,
-    /// What C calls expressions that are variables.
-    known: FxHashMap<NodeId, Expression>,
-    vars: FxHashMap<VarId, String>,
+    known: FxHashMap<NodeId, Known>,
+    /// Known expressions in the order in which they became so: those of a loop are forgotten after it.
+    defined: Vec<NodeId>,
+    vars: FxHashMap<VarId, Expression>,
     /// Expressions that are written where they are used.
     inline: FxHashSet<NodeId>,
+    /// The expression whose buffer is being filled.
+    filled: Option<NodeId>,
     text: String,
     indent: usize,
-    is_in_nest: bool,
+}
+
+/// What is in scope before some loops.
+struct Scope {
+    identifiers: Identifiers,
+    n_defined: usize,
 }
 
 impl Writer<'_> {
@@ -97,10 +116,40 @@ impl Writer<'_> {
         self.line("}");
     }
 
-    fn nest(&mut self, nest: &Nest) {
-        let reads: Vec<NodeId> = self.dag.reachable(nest.inputs());
-        self.choose_inline(&reads, nest);
-        self.level(&nest.levels, &[], &reads, &mut |writer| writer.stores(&nest.stores));
+    fn scope(&self) -> Scope {
+        Scope { identifiers: self.identifiers.clone(), n_defined: self.defined.len() }
+    }
+
+    /// Forgets what was named since.
+    fn leave(&mut self, scope: Scope) {
+        self.identifiers = scope.identifiers;
+        for node in self.defined.split_off(scope.n_defined) {
+            self.known.remove(&node);
+        }
+    }
+
+    fn know(&mut self, node: NodeId, known: Known) {
+        self.known.insert(node, known);
+        self.defined.push(node);
+    }
+
+    /// A name for an expression, and its type.
+    fn named(&mut self, node: NodeId) -> (String, String) {
+        let hint = if self.dag.of(node) == Type::Index { "at" } else { "x" };
+        let name = self.dag.names.get(&node).map_or(hint, |name| name);
+        (c_type(self.dag.of(node)), self.identifiers.unique(name))
+    }
+
+    fn nest(&mut self, nest: &Nest, nodes: &[NodeId]) {
+        match (self.tiling.lanes, nest.levels.split_last()) {
+            (Some(lanes), Some((&Level::Loop { var, extent }, outer))) => {
+                let path: Vec<VarId> = outer.iter().map(|level| level.var()).collect();
+                self.level(outer, &[], nodes, true, &mut |writer| {
+                    writer.lanes(nest, nodes, &path, (var, extent, lanes));
+                });
+            }
+            _ => self.level(&nest.levels, &[], nodes, true, &mut |writer| writer.stores(&nest.stores)),
+        }
     }
 
     fn stores(&mut self, stores: &[Store]) {
@@ -126,97 +175,65 @@ impl Writer<'_> {
         matches!(self.dag.nodes[node], Node::Apply(Function { form: Form::Cast, .. }, _))
     }
 
-    /// The expressions that are written where they are used.
-    fn choose_inline(&mut self, nodes: &[NodeId], nest: &Nest) {
-        let mut uses: FxHashMap<NodeId, SmallVec<[Option<NodeId>; 2]>> = FxHashMap::default();
-        for &node in nodes {
-            self.dag.inputs(node).iter().for_each(|&input| uses.entry(input).or_default().push(Some(node)));
-        }
-        nest.inputs().iter().for_each(|&input| uses.entry(input).or_default().push(None));
-        // All is read before anything is written.
-        let keeps_loads = nest.stores.len() > 1;
-        let mut size: FxHashMap<NodeId, usize> = FxHashMap::default();
-        for &node in nodes {
-            let of_inputs = |writer: &Self| -> usize {
-                let inputs = writer.dag.inputs(node);
-                let inline = inputs.iter().filter(|n| writer.inline.contains(n));
-                inline.map(|n| size.get(n).copied().unwrap_or(1)).sum()
-            };
-            let own = 1 + of_inputs(self);
-            let is_atom = matches!(self.dag.nodes[node], Node::Constant(..) | Node::Var(_) | Node::Accumulator(..));
-            let is_affine = matches!(self.dag.nodes[node], Node::Affine { .. } | Node::Under(..));
-            let is_single = match uses.get(&node).map(|u| u.as_slice()) {
-                Some([None]) => true,
-                Some([Some(user)]) => {
-                    let is_fold = matches!(self.dag.nodes[*user], Node::Folded(..));
-                    is_fold || self.same_home(*user, node)
-                }
-                _ => false,
-            };
-            let is_kept = match self.dag.nodes[node] {
-                Node::Load { mark, .. } => mark.is_some() || keeps_loads,
-                Node::Folded(..) => true,
-                _ => false,
-            };
-            let is_inline = is_atom || is_affine || is_single && !is_kept && own <= MAX_INLINE;
-            size.insert(node, if is_inline { own } else { 1 });
-            if is_inline {
-                self.inline.insert(node);
+    /// What is to be computed for some expressions, operands first.
+    fn live(&self, roots: impl IntoIterator<Item = NodeId>) -> Vec<NodeId> {
+        let mut live: FxHashSet<NodeId> = FxHashSet::default();
+        let mut open: Vec<NodeId> = roots.into_iter().collect();
+        while let Some(node) = open.pop() {
+            if !self.known.contains_key(&node) && live.insert(node) {
+                open.extend(self.dag.inputs(node));
             }
         }
+        let mut live: Vec<NodeId> = live.into_iter().collect();
+        live.sort_unstable();
+        live
     }
 
-    /// Whether two expressions are computed in the same loop.
-    fn same_home(&self, a: NodeId, b: NodeId) -> bool {
-        self.dag.places(a).max() == self.dag.places(b).max()
-    }
-
-    /// Opens levels of loops, writes what belongs into each, and in the innermost what `inside` writes.
+    /// Opens levels of loops, writes what belongs into each, and in the innermost what `inside` writes. Around the levels of
+    /// a fold, what they do not change was written before.
     fn level(
         &mut self,
         levels: &[Level],
         path: &[VarId],
         nodes: &[NodeId],
+        is_nest: bool,
         inside: &mut dyn FnMut(&mut Self),
     ) {
-        let is_nest = !self.is_in_nest;
-        self.is_in_nest = true;
         let mut path = path.to_vec();
         let all: FxHashSet<VarId> = path.iter().copied().chain(levels.iter().map(|l| l.var())).collect();
         let mut homes: Vec<Vec<NodeId>> = vec![Vec::new(); levels.len() + 1];
         for &node in nodes {
             let vars = self.dag.vars(node);
-            if self.known.contains_key(&node) || vars.iter().any(|v| !all.contains(v)) {
-                continue;
-            }
-            // What a fold needs and its loops do not change was written before it.
-            let depth = levels.iter().rposition(|level| vars.contains(&level.var())).map_or(0, |at| at + 1);
+            let depth = match self.tiling.buffers.get(&node) {
+                _ if self.known.contains_key(&node) => continue,
+                Some(buffer) if is_nest => buffer.depth,
+                _ if vars.iter().any(|v| !all.contains(v)) => continue,
+                _ => levels.iter().rposition(|level| vars.contains(&level.var())).map_or(0, |at| at + 1),
+            };
             if depth > 0 || is_nest {
                 homes[depth].push(node);
             }
         }
         let mut opened = 0;
-        let mut begin = None;
-        for depth in 0..=levels.len() {
-            for &node in &homes[depth] {
-                self.define(node, &path, nodes);
-            }
-            // Names that are defined within loops are free after them.
-            begin.get_or_insert_with(|| self.identifiers.clone());
+        let mut scope = None;
+        for (depth, home) in homes.iter().enumerate() {
+            home.iter().for_each(|&node| self.define(node, &path));
+            // What is outside all of the loops stays.
+            scope.get_or_insert_with(|| self.scope());
             let Some(level) = levels.get(depth) else { break };
             path.push(level.var());
             match *level {
                 Level::Loop { var, extent } => {
                     let name = self.identifiers.counter(path.len());
                     self.open(&format!("for (ptrdiff_t {name} = 0; {name} < {extent}; ++{name})"));
-                    self.vars.insert(var, name);
+                    self.vars.insert(var, Expression::atom(name));
                     opened += 1;
                 }
                 Level::Down { var, from } => {
                     let name = self.identifiers.counter(path.len());
                     let from = self.expression(from).text;
                     self.open(&format!("for (ptrdiff_t {name} = {from}; {name} > 0; --{name})"));
-                    self.vars.insert(var, name);
+                    self.vars.insert(var, Expression::atom(name));
                     opened += 1;
                 }
                 Level::If { condition, .. } => {
@@ -235,69 +252,105 @@ impl Writer<'_> {
         }
         inside(self);
         (0..opened).for_each(|_| self.close());
-        self.identifiers = begin.expect("the first level was visited");
+        self.leave(scope.expect("the first level was visited"));
     }
 
-    /// Makes an expression a variable, if it is one.
-    fn define(&mut self, node: NodeId, path: &[VarId], nodes: &[NodeId]) {
+    /// Makes an expression a variable, a buffer or the accumulator of a fold, if it is one.
+    fn define(&mut self, node: NodeId, path: &[VarId]) {
         if self.inline.contains(&node) || self.known.contains_key(&node) {
             return;
         }
+        let tiling = self.tiling;
+        if let Some(buffer) = tiling.buffers.get(&node).filter(|_| self.filled != Some(node)) {
+            return self.fill(node, buffer, path);
+        }
         if let Node::Folded(fold, _) = self.dag.nodes[node] {
-            return self.fold(fold, path, nodes);
+            return self.fold(fold, path);
         }
         let value = self.expression(node);
-        let (of, hint) = match self.dag.of(node) {
-            Type::Index => ("ptrdiff_t".to_string(), "at"),
-            Type::Element(t) => (value_type(t), "x"),
-        };
-        let name = self.dag.names.get(&node).map_or(hint, |name| name);
-        let name = self.identifiers.unique(name);
+        let (of, name) = self.named(node);
         self.line(&format!("const {of} {name} = {};", value.text));
-        self.known.insert(node, Expression::atom(name));
+        self.know(node, Known::Variable(Expression::atom(name)));
     }
 
-    /// The loops of a fold, around its accumulators.
-    fn fold(&mut self, id: FoldId, path: &[VarId], nodes: &[NodeId]) {
+    /// The loops that fill a buffer.
+    fn fill(&mut self, node: NodeId, buffer: &Buffer, path: &[VarId]) {
+        let (of, name) = self.named(node);
+        self.line(&format!("{of} {name}[{}];", buffer.size));
+        let is_fold = matches!(self.dag.nodes[node], Node::Folded(..));
+        let nodes = if is_fold { self.live([node]) } else { self.live(self.dag.inputs(node)) };
+        // A fold is known as the element of the buffer only after it was written.
+        let target = name.clone();
+        let around = self.filled.replace(node);
+        self.level(&buffer.levels, path, &nodes, false, &mut |writer| {
+            let value = writer.expression(node).text;
+            let offset = writer.expression(buffer.offset).text;
+            writer.line(&format!("{target}[{offset}] = {value};"));
+        });
+        self.filled = around;
+        self.know(node, Known::Element(name, buffer.offset));
+    }
+
+    /// Declares the accumulators of a fold, with a suffix of their type, and gives their names.
+    fn accumulators(&mut self, id: FoldId, suffix: &str) -> Vec<String> {
         let dag = self.dag;
         let fold = &dag.folds[id];
         let mut names = Vec::new();
-        for (k, (&Accumulated(of), &initial)) in fold.types.iter().zip(&fold.initial).enumerate() {
+        for (&Accumulated(of), &initial) in fold.types.iter().zip(&fold.initial) {
             let name = self.identifiers.unique(&fold.name);
-            let of = match of {
-                Type::Index => "ptrdiff_t".to_string(),
-                Type::Element(t) => value_type(t),
-            };
-            let initial = self.expression(initial).text;
-            self.line(&format!("{of} {name} = {initial};"));
-            names.push((k as u32, name));
+            if suffix.is_empty() {
+                let initial = self.expression(initial).text;
+                self.line(&format!("{} {name} = {initial};", c_type(of)));
+            } else {
+                self.line(&format!("{} {name}[{suffix}];", c_type(of)));
+            }
+            names.push(name);
         }
+        names
+    }
+
+    /// Makes accumulators known under their names.
+    fn know_accumulators(&mut self, id: FoldId, names: &[String]) {
+        let dag = self.dag;
         for (node, known) in &dag.nodes {
-            if let Node::Accumulator(of, k) | Node::Folded(of, k) = *known && of == id {
-                self.known.insert(node, Expression::atom(names[k as usize].1.clone()));
+            if let Node::Accumulator(of, k) | Node::Folded(of, k) = *known
+                && of == id
+            {
+                self.know(node, Known::Variable(Expression::atom(&names[k as usize])));
             }
         }
-        let next = fold.next.clone();
-        self.level(&fold.levels, path, nodes, &mut |writer| writer.accumulate(&next, &names));
+    }
+
+    /// What the loops of a fold compute.
+    fn of_fold(&self, id: FoldId) -> Vec<NodeId> {
+        let fold = &self.dag.folds[id];
+        let conditions = fold.levels.iter().filter_map(|level| match *level {
+            Level::If { condition, .. } => Some(condition),
+            _ => None,
+        });
+        self.live(fold.next.iter().copied().chain(conditions))
+    }
+
+    /// The loops of a fold, around its accumulators.
+    fn fold(&mut self, id: FoldId, path: &[VarId]) {
+        let dag = self.dag;
+        let names = self.accumulators(id, "");
+        self.know_accumulators(id, &names);
+        let nodes = self.of_fold(id);
+        let fold = &dag.folds[id];
+        self.level(&fold.levels, path, &nodes, false, &mut |writer| writer.accumulate(&fold.next, &names));
     }
 
     /// Sets accumulators to their next values.
-    fn accumulate(&mut self, next: &[NodeId], names: &[(u32, String)]) {
-        let is_own = |writer: &Self, node: NodeId, name: &str| writer.expression_is(node, name);
-        let changed: Vec<(&String, NodeId)> = (names.iter().zip(next))
-            .filter(|((_, name), node)| !is_own(self, **node, name))
-            .map(|((_, name), &node)| (name, node))
-            .collect();
+    fn accumulate(&mut self, next: &[NodeId], names: &[String]) {
+        let changed: Vec<(&String, NodeId)> =
+            names.iter().zip(next.iter().copied()).filter(|(name, node)| !self.is_known_as(*node, name)).collect();
         // A next value may be that of another accumulator, or be made of it.
         let mut values: Vec<String> = changed.iter().map(|&(_, node)| self.expression(node).text).collect();
         if changed.len() > 1 {
-            for (value, &(name, node)) in values.iter_mut().zip(&changed) {
-                let of = match self.dag.of(node) {
-                    Type::Index => "ptrdiff_t".to_string(),
-                    Type::Element(t) => value_type(t),
-                };
-                let next = self.identifiers.unique(&format!("next_{name}"));
-                self.line(&format!("const {of} {next} = {value};"));
+            for (value, &(_, node)) in values.iter_mut().zip(&changed) {
+                let next = self.identifiers.unique("next");
+                self.line(&format!("const {} {next} = {value};", c_type(self.dag.of(node))));
                 *value = next;
             }
         }
@@ -309,18 +362,99 @@ impl Writer<'_> {
         }
     }
 
-    fn expression_is(&self, node: NodeId, name: &str) -> bool {
-        self.known.get(&node).is_some_and(|known| known.text == name)
+    fn is_known_as(&self, node: NodeId, name: &str) -> bool {
+        matches!(self.known.get(&node), Some(Known::Variable(known)) if known.text == name)
+    }
+
+    /// The innermost loop in steps of several results, which are computed together.
+    fn lanes(&mut self, nest: &Nest, nodes: &[NodeId], outer: &[VarId], (var, extent, lanes): (VarId, i64, i64)) {
+        let scope = self.scope();
+        let path: Vec<VarId> = outer.iter().copied().chain([var]).collect();
+        let is_single = lanes == extent;
+        let lane = self.identifiers.unique("lane");
+        let (mut bound, mut index) = (lanes.to_string(), Expression::atom(&lane));
+        if !is_single {
+            let first = self.identifiers.counter(path.len());
+            self.open(&format!("for (ptrdiff_t {first} = 0; {first} < {extent}; {first} += {lanes})"));
+            if extent % lanes != 0 {
+                bound = self.identifiers.unique("n");
+                self.line(&format!("const ptrdiff_t {bound} = {extent} - {first} < {lanes} ? {extent} - {first} : {lanes};"));
+            }
+            index = Expression::infix(&Expression::atom(first), "+", &index);
+        }
+        self.vars.insert(var, index);
+        let together = Lanes { lane, bound, lanes, var };
+        for &node in nodes {
+            if let Node::Folded(fold, _) = self.dag.nodes[node]
+                && !self.known.contains_key(&node)
+                && self.dag.vars(node).iter().all(|v| path.contains(v))
+            {
+                self.fold_together(fold, &path, &together);
+            }
+        }
+        self.each_lane(&together, nest.inputs(), &path, &mut |writer| writer.stores(&nest.stores));
+        if !is_single {
+            self.close();
+        }
+        self.leave(scope);
+    }
+
+    /// A loop over lanes, with all that some expressions need in each.
+    fn each_lane(
+        &mut self,
+        together: &Lanes,
+        roots: impl IntoIterator<Item = NodeId>,
+        path: &[VarId],
+        inside: &mut dyn FnMut(&mut Self),
+    ) {
+        let Lanes { lane, bound, .. } = together;
+        let scope = self.scope();
+        self.open(&format!("for (ptrdiff_t {lane} = 0; {lane} < {bound}; ++{lane})"));
+        for node in self.live(roots) {
+            self.define(node, path);
+        }
+        inside(self);
+        self.close();
+        self.leave(scope);
+    }
+
+    /// The loops of a fold with an accumulator for each lane.
+    fn fold_together(&mut self, id: FoldId, path: &[VarId], together: &Lanes) {
+        let dag = self.dag;
+        let fold = &dag.folds[id];
+        let names = self.accumulators(id, &together.lanes.to_string());
+        let elements: Vec<String> = names.iter().map(|name| format!("{name}[{}]", together.lane)).collect();
+        self.each_lane(together, fold.initial.iter().copied(), path, &mut |writer| {
+            for (element, &initial) in elements.iter().zip(&fold.initial) {
+                let initial = writer.expression(initial).text;
+                writer.line(&format!("{element} = {initial};"));
+            }
+        });
+        self.know_accumulators(id, &elements);
+        // What differs between lanes is computed in a loop over them, within all others.
+        let mut nodes = self.of_fold(id);
+        nodes.retain(|&node| !dag.vars(node).contains(&together.var));
+        let outside: Vec<VarId> = path.iter().copied().filter(|&var| var != together.var).collect();
+        let inner: Vec<VarId> = path.iter().copied().chain(fold.levels.iter().map(|l| l.var())).collect();
+        self.level(&fold.levels, &outside, &nodes, false, &mut |writer| {
+            writer.each_lane(together, fold.next.iter().copied(), &inner, &mut |writer| {
+                writer.accumulate(&fold.next, &elements);
+            });
+        });
     }
 
     /// An expression of C.
     fn expression(&mut self, node: NodeId) -> Expression {
-        if let Some(known) = self.known.get(&node) {
-            return known.clone();
+        match self.known.get(&node).cloned() {
+            Some(Known::Variable(expression)) => return expression,
+            Some(Known::Element(array, offset)) => {
+                return Expression::atom(format!("{array}[{}]", self.expression(offset).text));
+            }
+            None => {}
         }
         let dag = self.dag;
         match &dag.nodes[node] {
-            Node::Var(var) => Expression::atom(self.vars[var].clone()),
+            Node::Var(var) => self.vars[var].clone(),
             Node::Affine { terms, base } => {
                 let terms: Vec<(Expression, i64)> =
                     terms.iter().map(|&(node, coefficient)| (self.expression(node), coefficient)).collect();
@@ -375,5 +509,22 @@ impl Writer<'_> {
                 unreachable!("a fold is written before what uses it")
             }
         }
+    }
+}
+
+/// Results that are computed together.
+struct Lanes {
+    /// The name of the loop's variable over them.
+    lane: String,
+    /// How many they are.
+    bound: String,
+    lanes: i64,
+    var: VarId,
+}
+
+fn c_type(of: Type) -> String {
+    match of {
+        Type::Index => "ptrdiff_t".to_string(),
+        Type::Element(t) => value_type(t),
     }
 }
