@@ -5,7 +5,7 @@ use std::fmt::Write;
 use indexmap::{IndexMap, IndexSet};
 use memplan_analysis::Sources;
 use memplan_ir::{ArrayShape, ComputationId, ElementType, InstructionId, Op, Position, Role, Shape};
-use memplan_memory::{AllocationKind, Slice};
+use memplan_memory::Slice;
 
 use crate::constants;
 use crate::error::{Refusal, refusal};
@@ -85,6 +85,18 @@ struct Passed {
     element_type: ElementType,
     address: String,
     is_const: bool,
+    /// Its bytes in the plan; `None` for constants of the code.
+    slice: Option<Slice>,
+}
+
+impl Passed {
+    /// Whether another array has some of its bytes.
+    fn overlaps(&self, other: &Passed) -> bool {
+        match (self.slice, other.slice) {
+            (Some(a), Some(b)) => a.allocation == b.allocation && a.offset < b.end() && b.offset < a.end(),
+            _ => false,
+        }
+    }
 }
 
 impl Writer<'_> {
@@ -241,11 +253,11 @@ impl Writer<'_> {
             let array = &kernel.arrays[array];
             if let ArrayPlace::Constant(constant) = array.place {
                 let address = writer.inner_constant(constant)?;
-                return Ok(Passed { element_type: array.element_type, address, is_const: true });
+                return Ok(Passed { element_type: array.element_type, address, is_const: true, slice: None });
             }
             let slice = place(array.place).ok_or_else(|| refusal(module, id, "an array of it has no place"))?;
             let (address, is_const) = writer.storage.address(slice);
-            Ok(Passed { element_type: array.element_type, address, is_const })
+            Ok(Passed { element_type: array.element_type, address, is_const, slice: Some(slice) })
         })?;
         let fused = match &module.instructions[id].op {
             Op::Fusion(_) => &*module.computations[module.instructions[id].called[0]].instructions,
@@ -279,15 +291,20 @@ impl Writer<'_> {
         let module = self.program.module;
         let body = body(kernel, &mut self.runtime);
         let written: IndexSet<_> = kernel.nests.iter().flat_map(|n| n.stores.iter().map(|s| s.array)).collect();
+        let arrays: Vec<Passed> =
+            body.arrays.iter().map(|(array, _)| passed(self, *array)).collect::<Result<_, _>>()?;
         let mut parameters = Vec::new();
         let mut arguments = Vec::new();
-        for (array, name) in &body.arrays {
-            let Passed { element_type, address, is_const } = passed(self, *array)?;
-            let t = memory_type(element_type);
-            let is_written = written.contains(array);
-            let qualifier = if is_written { "" } else { "const " };
-            parameters.push(format!("{qualifier}{t} *{}{name}", if is_written { self.restrict(kernel, *array) } else { "" }));
-            arguments.push(format!("{}({t}, {address})", if is_const { "FROM" } else { "AT" }));
+        for (k, ((array, name), it)) in body.arrays.iter().zip(&arrays).enumerate() {
+            let t = memory_type(it.element_type);
+            let is_alone = arrays.iter().enumerate().all(|(other, array)| other == k || !it.overlaps(array));
+            parameters.push(match (written.contains(array), is_alone) {
+                (false, _) => format!("const {t} *{name}"),
+                // No other pointer of the kernel leads to its bytes.
+                (true, true) => format!("{t} *restrict {name}"),
+                (true, false) => format!("{t} *{name}"),
+            });
+            arguments.push(format!("{}({t}, {})", if it.is_const { "FROM" } else { "AT" }, it.address));
         }
         let key = format!("({})\n{{\n{}}}\n", parameters.join(", "), body.text);
         let base = match &module.instructions[id].op {
@@ -301,11 +318,6 @@ impl Writer<'_> {
             self.kernels.insert(key.clone(), Function { name, text });
         }
         Ok(format!("    {}({});\n", self.kernels[&key].name, arguments.join(", ")))
-    }
-
-    /// `restrict` for an array whose bytes no other array of the kernel has.
-    fn restrict(&self, _kernel: &Kernel, _array: crate::dag::ArrayId) -> &'static str {
-        ""
     }
 
     /// The operation and the line of the user's program.
@@ -407,12 +419,7 @@ impl Writer<'_> {
         self.call(id, &kernel, &|_, array| {
             let is_source = matches!(kernel.arrays[array].place, ArrayPlace::Operand(_));
             let address = if is_source { from } else { to }.to_string();
-            Ok(Passed { element_type: t, address, is_const: is_source && is_const })
+            Ok(Passed { element_type: t, address, is_const: is_source && is_const, slice: None })
         })
-    }
-
-    #[allow(dead_code, reason = "kinds are listed for readers")]
-    fn is_argument(kind: &AllocationKind) -> bool {
-        matches!(kind, AllocationKind::Argument { .. })
     }
 }
