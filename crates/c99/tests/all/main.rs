@@ -2,8 +2,9 @@
 
 mod boards;
 mod cases;
+mod names;
 mod opcodes;
 mod programs;
 mod random;
-mod refusals;
+
 mod support;
