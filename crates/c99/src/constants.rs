@@ -25,7 +25,8 @@ pub(crate) fn array(
     let t = data.element_type;
     let width = t.byte_width() as usize;
     let addressing = Addressing::new(shape).filter(|a| a.packed_bits.is_none());
-    let addressing = addressing.ok_or_else(|| refusal(module, id, "its layout packs or combines elements"))?;
+    let addressing =
+        addressing.ok_or_else(|| refusal(module, id, "its layout packs or combines elements"))?;
     let bytes = data.bytes();
     let mut placed = vec![0u8; addressing.size];
     let mut index = vec![0i64; data.dimensions.len()];

@@ -271,7 +271,12 @@ impl Dag {
         }
         let (low, high) = self.range(node);
         let vars = self.vars(node).into();
-        self.insert(Node::Quotient(node, divisor), Type::Index, vars, (low.max(0) / divisor, high.max(0) / divisor))
+        self.insert(
+            Node::Quotient(node, divisor),
+            Type::Index,
+            vars,
+            (low.max(0) / divisor, high.max(0) / divisor),
+        )
     }
 
     /// The remainder of [`Dag::quotient`].
@@ -320,7 +325,11 @@ impl Dag {
             Type::Index => (low, high),
             // Limits beyond the type's are none.
             Type::Element(t) => {
-                let most = if t.is_signed() { i64::MAX >> (64 - t.bits()) } else { (u64::MAX >> (65 - t.bits().min(63))) as i64 * 2 + 1 };
+                let most = if t.is_signed() {
+                    i64::MAX >> (64 - t.bits())
+                } else {
+                    (u64::MAX >> (65 - t.bits().min(63))) as i64 * 2 + 1
+                };
                 let least = if t.is_signed() { -most - 1 } else { 0 };
                 (if low <= least { i64::MIN } else { low }, if high > most { i64::MAX } else { high })
             }
@@ -338,7 +347,13 @@ impl Dag {
     }
 
     /// An element of an array, read where the mark is, if there is one.
-    pub(crate) fn load(&mut self, array: ArrayId, of: ElementType, offset: NodeId, mark: Option<VarId>) -> NodeId {
+    pub(crate) fn load(
+        &mut self,
+        array: ArrayId,
+        of: ElementType,
+        offset: NodeId,
+        mark: Option<VarId>,
+    ) -> NodeId {
         let mut vars: Vars = self.vars(offset).into();
         vars.extend(mark);
         vars.sort_unstable();
@@ -416,13 +431,16 @@ impl Dag {
         let it = &mut self.folds[fold];
         (it.levels, it.initial, it.next) = (levels, initial.into(), next.into());
         let types = it.types.clone();
-        (0..).zip(types).map(|(k, Accumulated(of))| {
-            let range = match of {
-                Type::Index => (0, i64::MAX / 4),
-                Type::Element(_) => (0, 0),
-            };
-            self.insert(Node::Folded(fold, k), of, vars.clone(), range)
-        }).collect()
+        (0..)
+            .zip(types)
+            .map(|(k, Accumulated(of))| {
+                let range = match of {
+                    Type::Index => (0, i64::MAX / 4),
+                    Type::Element(_) => (0, 0),
+                };
+                self.insert(Node::Folded(fold, k), of, vars.clone(), range)
+            })
+            .collect()
     }
 
     /// The expressions that an expression is made of; for a fold, what its loops compute.

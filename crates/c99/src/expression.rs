@@ -85,7 +85,9 @@ impl Expression {
                 let is_double = matches!(types[0], Type::Element(ElementType::F64));
                 Expression::atom(format!("{name}{}({})", if is_double { "" } else { "f" }, list()))
             }
-            Form::Helper(name, of, to) => Expression::atom(format!("{}({})", runtime.name(name, of, to), list())),
+            Form::Helper(name, of, to) => {
+                Expression::atom(format!("{}({})", runtime.name(name, of, to), list()))
+            }
             Form::Cast => inputs[0].cast(&result),
             Form::NotZero => {
                 let is_double = matches!(types[0], Type::Element(t) if t.is_floating());
@@ -121,7 +123,11 @@ pub(crate) fn literal(t: ElementType, bits: u64) -> Expression {
         ElementType::S64 if signed(64) == i64::MIN => Expression::atom("INT64_MIN"),
         ElementType::S32 if signed(32) == i64::from(i32::MIN) => Expression::atom("INT32_MIN"),
         ElementType::S64 if signed(64) > i64::from(i32::MAX) || signed(64) < i64::from(i32::MIN) => {
-            negative(format!("{}{}", if signed(64) < 0 { "-" } else { "" }, format_args!("INT64_C({})", signed(64).abs())))
+            negative(format!(
+                "{}{}",
+                if signed(64) < 0 { "-" } else { "" },
+                format_args!("INT64_C({})", signed(64).abs())
+            ))
         }
         t if t.is_signed() => negative(signed(t.bits()).to_string()),
         ElementType::U64 if bits > u64::from(u32::MAX) => Expression::atom(format!("UINT64_C({bits})")),

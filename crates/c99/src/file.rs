@@ -18,7 +18,8 @@ const ALIGNMENT: u64 = 64;
 
 /// Whether callers may leave out results: on a host, where memory that nobody writes is not resident.
 fn has_unwanted(program: &Program<'_>) -> bool {
-    program.target.family == Family::Cpu && !program.module.shape(program.module.entry_computation().root).leaves().is_empty()
+    program.target.family == Family::Cpu
+        && !program.module.shape(program.module.entry_computation().root).leaves().is_empty()
 }
 
 pub(crate) fn write(program: &Program<'_>, parts: &Parts) -> Sources {
@@ -58,7 +59,11 @@ fn header(program: &Program<'_>, parts: &Parts) -> String {
     );
     let _ = writeln!(text, "#ifdef __cplusplus\nextern \"C\" {{\n#endif\n");
     let _ = writeln!(text, "/* The version of memplan, and of this interface. */");
-    let _ = writeln!(text, "#define {name}_MEMPLAN \"{}\"\n#define {name}_INTERFACE {INTERFACE}\n", env!("CARGO_PKG_VERSION"));
+    let _ = writeln!(
+        text,
+        "#define {name}_MEMPLAN \"{}\"\n#define {name}_INTERFACE {INTERFACE}\n",
+        env!("CARGO_PKG_VERSION")
+    );
     let _ = writeln!(
         text,
         "/* Bytes of the arena. The file has it as a static array, unless {name}_ARENA is defined to be one, with the alignment\n   {}. */",
@@ -73,7 +78,12 @@ fn header(program: &Program<'_>, parts: &Parts) -> String {
         let _ = writeln!(text, "\n/* Bytes of copies of arguments and results beside the arena. */");
         let _ = writeln!(text, "#define {name}_COPY_BYTES {beside}");
     }
-    let _ = writeln!(text, "#define {name}_ARGUMENTS {}\n#define {name}_RESULTS {}\n", storage.arguments.len(), storage.results.len());
+    let _ = writeln!(
+        text,
+        "#define {name}_ARGUMENTS {}\n#define {name}_RESULTS {}\n",
+        storage.arguments.len(),
+        storage.results.len()
+    );
     let _ = writeln!(text, "/* Arguments: row-major; bf16 and f16 as 16 bits, pred as bytes.");
     for (k, port) in storage.arguments.iter().enumerate() {
         let _ = writeln!(text, "   {k}  {}  {}, {} bytes", shape(port), port.name, port.bytes());
@@ -102,9 +112,9 @@ fn typed(text: &mut String, name: &str, arguments: &[Port], results: &[Port]) {
         list.push(format!("const {} *{called}", c_type(port)));
         names[0].push(called);
     }
-    for k in 0..results.len() {
+    for (k, port) in results.iter().enumerate() {
         let called = identifiers.unique(&format!("out_{k}"));
-        list.push(format!("{} *{called}", c_type(&results[k])));
+        list.push(format!("{} *{called}", c_type(port)));
         names[1].push(called);
     }
     if list.is_empty() {
@@ -165,10 +175,17 @@ fn file(program: &Program<'_>, parts: &Parts) -> String {
             })
         }) || parts.constants.iter().any(|text| text.contains(word))
     };
-    let _ = writeln!(body, "/* {} for {}, by memplan {}.", program.module.name, program.target.name, env!("CARGO_PKG_VERSION"));
+    let _ = writeln!(
+        body,
+        "/* {} for {}, by memplan {}.",
+        program.module.name,
+        program.target.name,
+        env!("CARGO_PKG_VERSION")
+    );
     let _ = writeln!(body, "   Every array is where the plan has it; nothing is allocated. */");
     let _ = writeln!(body, "#include \"{name}.h\"\n");
-    let _ = writeln!(body, "#include <limits.h>\n#include <math.h>\n#include <stdbool.h>\n#include <string.h>\n");
+    let _ =
+        writeln!(body, "#include <limits.h>\n#include <math.h>\n#include <stdbool.h>\n#include <string.h>\n");
     body.push_str(
         "/* Memory holds numbers of several types, one after the other. */\n#if defined(__GNUC__)\n#define MAY_ALIAS __attribute__((__may_alias__))\n#define ALIGNED(n) __attribute__((__aligned__(n)))\n#else\n#define MAY_ALIAS\n#define ALIGNED(n)\n#endif\n",
     );
@@ -190,8 +207,12 @@ fn file(program: &Program<'_>, parts: &Parts) -> String {
     body.push_str("\n/* An array at an offset of some memory. */\n");
     body.push_str("#define AT(type, memory, offset) ((type *)(void *)((u8 *)(memory) + (offset)))\n");
     body.push_str("#define FROM(type, memory, offset) ((const type *)(const void *)((const u8 *)(memory) + (offset)))\n\n");
-    let _ = writeln!(body, "#define ASSERT(name, condition) typedef char {name}_assert_##name[(condition) ? 1 : -1]");
-    let _ = writeln!(body, "ASSERT(bits_of_a_byte, CHAR_BIT == 8);\nASSERT(size_of_float, sizeof(float) == 4);");
+    let _ = writeln!(
+        body,
+        "#define ASSERT(name, condition) typedef char {name}_assert_##name[(condition) ? 1 : -1]"
+    );
+    let _ =
+        writeln!(body, "ASSERT(bits_of_a_byte, CHAR_BIT == 8);\nASSERT(size_of_float, sizeof(float) == 4);");
     if uses("f64") {
         let _ = writeln!(body, "ASSERT(size_of_double, sizeof(double) == 8);");
     }
@@ -235,12 +256,14 @@ fn memory(body: &mut String, program: &Program<'_>, parts: &Parts) {
     let functions = parts.functions.iter().chain([&parts.entry]);
     let texts: Vec<&String> = functions.collect();
     let uses = |word: &str| texts.iter().any(|text| text.contains(word));
-    body.push_str("\n");
+    body.push('\n');
     for (id, allocation) in &program.plan.allocations {
         let alignment = allocation.alignment.bytes().max(8);
         let size = allocation.size.0;
         let array = |called: &str| {
-            format!("static union {{\n    u8 bytes[{size}];\n    double widest;\n}} {called} ALIGNED({alignment});\n")
+            format!(
+                "static union {{\n    u8 bytes[{size}];\n    double widest;\n}} {called} ALIGNED({alignment});\n"
+            )
         };
         match &parts.storage.memory[id] {
             Some(Memory::Arena(space)) if size > 0 => {
@@ -266,7 +289,11 @@ fn memory(body: &mut String, program: &Program<'_>, parts: &Parts) {
         }
         let n = results.len();
         let _ = writeln!(body, "/* Results that the caller does not want. */");
-        let _ = writeln!(body, "static union {{\n    u8 bytes[{}];\n    double widest;\n}} unwanted ALIGNED({ALIGNMENT});", end.max(1));
+        let _ = writeln!(
+            body,
+            "static union {{\n    u8 bytes[{}];\n    double widest;\n}} unwanted ALIGNED({ALIGNMENT});",
+            end.max(1)
+        );
         let _ = writeln!(body, "static const size_t unwanted_at[{n}] = {{{}}};", at.join(", "));
     }
     for (called, of, n) in [

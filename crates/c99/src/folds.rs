@@ -4,8 +4,8 @@
 //! an `int` if they cannot leave it, and else in an unsigned integer, which wraps.
 
 use memplan_ir::{
-    ArrayShape, BinaryOp, ComparisonDirection, ComparisonType, Convolution, DotDimensions, DotOperand, ElementType,
-    InstructionId, Op, Window,
+    ArrayShape, BinaryOp, ComparisonDirection, ComparisonType, Convolution, DotDimensions, DotOperand,
+    ElementType, InstructionId, Op, Window,
 };
 use smallvec::{SmallVec, smallvec};
 
@@ -15,7 +15,11 @@ use crate::lower::{Lower, Name, Rows};
 use crate::operations::{self, Form, Function, computed};
 
 impl Lower<'_> {
-    pub(crate) fn pull_reduce(&mut self, name: Name, rows: &[NodeId]) -> Result<SmallVec<[NodeId; 2]>, Refusal> {
+    pub(crate) fn pull_reduce(
+        &mut self,
+        name: Name,
+        rows: &[NodeId],
+    ) -> Result<SmallVec<[NodeId; 2]>, Refusal> {
         let instruction = &self.module.instructions[name.instruction];
         let Op::Reduce { dimensions } = &instruction.op else { unreachable!("called for reduces") };
         let from = &self.shape(instruction.operands[0])?.dimensions;
@@ -73,7 +77,8 @@ impl Lower<'_> {
     ) -> Rows {
         let mut rows: Rows = smallvec![];
         for ((w, &extent), &at) in window.dimensions.iter().zip(extents).zip(at) {
-            let (place, sign) = if w.window_reversal { ((w.size - 1) * w.window_dilation, -1) } else { (0, 1) };
+            let (place, sign) =
+                if w.window_reversal { ((w.size - 1) * w.window_dilation, -1) } else { (0, 1) };
             let within = self.open_loop(w.size, levels);
             let terms = [(at, w.stride), (within, sign * w.window_dilation)];
             let row = self.dag.affine(&terms, place - w.padding_low);
@@ -238,11 +243,17 @@ impl Lower<'_> {
         root.op == Op::Binary(BinaryOp::Add) && *operands == *parameters
     }
 
-    pub(crate) fn pull_dot(&mut self, name: Name, rows: &[NodeId], d: &DotDimensions) -> Result<NodeId, Refusal> {
+    pub(crate) fn pull_dot(
+        &mut self,
+        name: Name,
+        rows: &[NodeId],
+        d: &DotDimensions,
+    ) -> Result<NodeId, Refusal> {
         let operands = &self.module.instructions[name.instruction].operands;
         let (lhs, rhs) = (self.shape(operands[0])?, self.shape(operands[1])?);
         let zero = self.dag.integer(0);
-        let mut at: [Rows; 2] = [SmallVec::from_elem(zero, lhs.rank()), SmallVec::from_elem(zero, rhs.rank())];
+        let mut at: [Rows; 2] =
+            [SmallVec::from_elem(zero, lhs.rank()), SmallVec::from_elem(zero, rhs.rank())];
         let mut out = rows.iter().copied();
         let mut next = || out.next().unwrap_or(zero);
         for (&l, &r) in d.lhs_batch.iter().zip(&d.rhs_batch) {
@@ -272,7 +283,8 @@ impl Lower<'_> {
         let output = self.shape(name.instruction)?;
         let d = &c.dimensions;
         let zero = self.dag.integer(0);
-        let mut at: [Rows; 2] = [SmallVec::from_elem(zero, input.rank()), SmallVec::from_elem(zero, kernel.rank())];
+        let mut at: [Rows; 2] =
+            [SmallVec::from_elem(zero, input.rank()), SmallVec::from_elem(zero, kernel.rank())];
         let (feature_groups, batch_groups) = (c.feature_group_count.max(1), c.batch_group_count.max(1));
         let feature = rows[d.output_feature as usize];
         let features = output.dimensions[d.output_feature as usize];
@@ -281,7 +293,8 @@ impl Lower<'_> {
         // The taps, and the rows of the input under them.
         let spatial = c.window.dimensions.iter().enumerate();
         for (s, w) in spatial {
-            let [i, k, o] = [d.input_spatial[s], d.kernel_spatial[s], d.output_spatial[s]].map(|d| d as usize);
+            let [i, k, o] =
+                [d.input_spatial[s], d.kernel_spatial[s], d.output_spatial[s]].map(|d| d as usize);
             let first = levels.len();
             let window = Window { dimensions: smallvec![*w] };
             let row = self.window_rows(&window, &input.dimensions[i..=i], &rows[o..=o], &mut levels);
@@ -302,7 +315,8 @@ impl Lower<'_> {
             self.dag.affine(&[(row, 1), (group, of_group(feature_groups, inner))], 0);
         let batch = rows[d.output_batch as usize];
         let batches = output.dimensions[d.output_batch as usize];
-        at[0][d.input_batch as usize] = self.dag.affine(&[(batch, 1), (group, of_group(batch_groups, batches))], 0);
+        at[0][d.input_batch as usize] =
+            self.dag.affine(&[(batch, 1), (group, of_group(batch_groups, batches))], 0);
         if input.element_count() == Some(0) || kernel.element_count() == Some(0) {
             count = 0;
         }
@@ -354,7 +368,8 @@ fn accumulator([a, b]: [ElementType; 2], result: ElementType, count: i64) -> Ele
     if types.iter().any(|t| t.is_floating()) {
         return ElementType::F32;
     }
-    let magnitude = |t: ElementType| 1i64.checked_shl(t.bits() - u32::from(t.is_signed())).unwrap_or(i64::MAX);
+    let magnitude =
+        |t: ElementType| 1i64.checked_shl(t.bits() - u32::from(t.is_signed())).unwrap_or(i64::MAX);
     let largest = magnitude(a).saturating_mul(magnitude(b)).saturating_mul(count);
     match () {
         () if result.bits() == 64 => ElementType::U64,

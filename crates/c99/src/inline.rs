@@ -22,14 +22,17 @@ pub(crate) fn inline(dag: &Dag, nodes: &[NodeId], nest: &Nest) -> FxHashSet<Node
     let mut inline: FxHashSet<NodeId> = FxHashSet::default();
     let mut size: FxHashMap<NodeId, usize> = FxHashMap::default();
     for &node in nodes {
-        let of_inputs = dag.inputs(node).iter().filter(|n| inline.contains(n)).map(|n| size[n]).sum::<usize>();
+        let of_inputs =
+            dag.inputs(node).iter().filter(|n| inline.contains(n)).map(|n| size[n]).sum::<usize>();
         let is_free = matches!(
             dag.nodes[node],
             Node::Constant(..) | Node::Var(_) | Node::Accumulator(..) | Node::Affine { .. } | Node::Under(..)
         );
         let is_single = match uses.get(&node).map(|u| u.as_slice()) {
             Some([None]) => true,
-            Some([Some(user)]) => matches!(dag.nodes[*user], Node::Folded(..)) || same_home(dag, nest, *user, node),
+            Some([Some(user)]) => {
+                matches!(dag.nodes[*user], Node::Folded(..)) || same_home(dag, nest, *user, node)
+            }
             _ => false,
         };
         let is_kept = match dag.nodes[node] {
@@ -39,7 +42,16 @@ pub(crate) fn inline(dag: &Dag, nodes: &[NodeId], nest: &Nest) -> FxHashSet<Node
         };
         let is_inline = is_free || is_single && !is_kept && of_inputs < MAX_INLINE;
         // Indices are read as one.
-        size.insert(node, if is_free { 0 } else if is_inline { 1 + of_inputs } else { 1 });
+        size.insert(
+            node,
+            if is_free {
+                0
+            } else if is_inline {
+                1 + of_inputs
+            } else {
+                1
+            },
+        );
         if is_inline {
             inline.insert(node);
         }

@@ -18,6 +18,7 @@ mod kernel;
 mod lower;
 mod names;
 mod operations;
+mod order;
 mod program;
 mod pull;
 mod random_bits;
@@ -25,6 +26,7 @@ mod runtime;
 mod schedule;
 mod storage;
 mod tiling;
+mod updates;
 
 use memplan_analysis::Facts;
 use memplan_ir::{Module, Schedule};

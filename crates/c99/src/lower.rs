@@ -172,7 +172,8 @@ impl<'m> Lower<'m> {
             Leaf::Value(name) => name,
         };
         // The results of a reduction are computed together; others have indices of their own.
-        let is_joint = matches!(self.module.instructions[name.instruction].op, Op::Reduce { .. } | Op::ReduceWindow(_));
+        let is_joint =
+            matches!(self.module.instructions[name.instruction].op, Op::Reduce { .. } | Op::ReduceWindow(_));
         let (whole, at) = if is_joint { (Name { leaf: 0, ..name }, name.leaf) } else { (name, 0) };
         let key = (whole, Rows::from_slice(rows));
         if let Some(nodes) = self.values.get(&key) {

@@ -76,7 +76,10 @@ pub(crate) fn unary(op: UnaryOp, t: ElementType) -> Option<Vec<Function>> {
         Not => helper("not"),
         Abs | Sign if !t.is_signed() => match op {
             Abs => Some(Vec::new()),
-            _ => Some(vec![Function { form: Form::NotZero, result: Type::Element(ElementType::Pred) }, cast(t)]),
+            _ => Some(vec![
+                Function { form: Form::NotZero, result: Type::Element(ElementType::Pred) },
+                cast(t),
+            ]),
         },
         Abs => helper("abs"),
         Sign => helper("sign"),
@@ -183,7 +186,8 @@ pub(crate) fn compare(
     let c = computed(t);
     let key = if c == ElementType::F64 { ElementType::S64 } else { ElementType::S32 };
     let is_total = t.is_floating() && kind == ComparisonType::TotalOrder;
-    let order = is_total.then_some(Function { form: Form::Helper("order", c, None), result: Type::Element(key) });
+    let order =
+        is_total.then_some(Function { form: Form::Helper("order", c, None), result: Type::Element(key) });
     (order, Function { form: Form::Infix(operator), result: Type::Element(ElementType::Pred) })
 }
 
@@ -214,7 +218,7 @@ pub(crate) fn convert(from: ElementType, to: ElementType) -> Vec<Function> {
     if f != c {
         functions.push(function(Form::Cast, c));
     }
-    if c != to && !(from == ElementType::Pred) {
+    if c != to && from != ElementType::Pred {
         functions.push(function(Form::Helper("round", to, None), to));
     }
     match functions.last_mut() {
@@ -227,9 +231,10 @@ pub(crate) fn convert(from: ElementType, to: ElementType) -> Vec<Function> {
 
 /// The same bits as a type of the same width; `None` if C has no function for it.
 pub(crate) fn bitcast(from: ElementType, to: ElementType) -> Option<Function> {
-
     let form = match () {
-        () if from.bits() != to.bits() || from == ElementType::Pred || to == ElementType::Pred => return None,
+        () if from.bits() != to.bits() || from == ElementType::Pred || to == ElementType::Pred => {
+            return None;
+        }
         () if from.is_integral() && to.is_integral() => Form::Cast,
         () => Form::Helper("bits", from, Some(to)),
     };
@@ -251,7 +256,8 @@ pub(crate) fn cast(t: ElementType) -> Function {
 /// A float operation, rounded to its type.
 pub(crate) fn rounded(form: Form, t: ElementType) -> Vec<Function> {
     let exact = Function { form, result: Type::Element(computed(t)) };
-    let is_exact = matches!(form, Form::Prefix(_) | Form::Helper("max" | "min" | "sign", ..) | Form::Math("fabs"));
+    let is_exact =
+        matches!(form, Form::Prefix(_) | Form::Helper("max" | "min" | "sign", ..) | Form::Math("fabs"));
     if computed(t) == t {
         vec![exact]
     } else if is_exact {

@@ -7,6 +7,7 @@ use memplan_analysis::Sources;
 use memplan_ir::{ArrayShape, ComputationId, ElementType, InstructionId, Op, Position, Role, Shape};
 use memplan_memory::Slice;
 
+use crate::Program;
 use crate::constants;
 use crate::error::{Refusal, refusal};
 use crate::kernel::{Given, Kernel, Leaves};
@@ -16,7 +17,6 @@ use crate::runtime::{Runtime, memory_type};
 use crate::schedule::body;
 use crate::storage::{Memory, Storage};
 use crate::tiling::Limits;
-use crate::Program;
 
 /// The parts of a file.
 pub(crate) struct Parts {
@@ -58,7 +58,14 @@ pub(crate) fn parts(program: &Program<'_>) -> Result<Parts, Refusal> {
     }
     entry = writer.copies_in()? + &entry + &writer.copies_out()?;
     let Writer { storage, runtime, constants, kernels, .. } = writer;
-    Ok(Parts { storage, runtime, constants, kernels: kernels.into_values().map(|k| k.text).collect(), functions, entry })
+    Ok(Parts {
+        storage,
+        runtime,
+        constants,
+        kernels: kernels.into_values().map(|k| k.text).collect(),
+        functions,
+        entry,
+    })
 }
 
 struct Writer<'p> {
@@ -107,8 +114,11 @@ impl Writer<'_> {
         for (position, slice) in &plan.slices {
             let Op::Constant(literal) = &module.instructions[position.instruction].op else { continue };
             let Some(Memory::Constant(name)) = &self.storage.memory[slice.allocation] else { continue };
-            let shape = module.shape(position.instruction).subshape(&position.index).and_then(Shape::as_array);
-            let (Some(shape), Some(data)) = (shape, constants::part(literal, &position.index.0)) else { continue };
+            let shape =
+                module.shape(position.instruction).subshape(&position.index).and_then(Shape::as_array);
+            let (Some(shape), Some(data)) = (shape, constants::part(literal, &position.index.0)) else {
+                continue;
+            };
             if written.insert(slice.allocation) {
                 let name = name.clone();
                 self.constants.push(constants::array(module, position.instruction, data, shape, &name)?);
@@ -137,7 +147,9 @@ impl Writer<'_> {
         let called = |writer: &Self, k: usize| writer.computations[&instruction.called[k]].clone();
         Ok(match &instruction.op {
             Op::Copy if module.shape(id).is_tuple() => String::new(),
-            Op::Call { .. } | Op::AsyncStart(_) => format!("{}    {}();\n", self.comment(id, &[id]), called(self, 0)),
+            Op::Call { .. } | Op::AsyncStart(_) => {
+                format!("{}    {}();\n", self.comment(id, &[id]), called(self, 0))
+            }
             Op::While => {
                 let condition = module.computations[instruction.called[1]].root;
                 let goes_on = self.scalar(condition)?;
@@ -216,7 +228,8 @@ impl Writer<'_> {
         }
         let (index, _) = module.shape(id).leaves().swap_remove(leaf);
         let value = facts.flow.find(id, &index);
-        let definition = value.map(|value| facts.flow.positions.instruction(facts.flow.values[value].definition));
+        let definition =
+            value.map(|value| facts.flow.positions.instruction(facts.flow.values[value].definition));
         match definition {
             Some(definition) if matches!(module.instructions[definition].op, Op::Constant(_)) => {
                 Given::Constant(definition)
@@ -255,7 +268,8 @@ impl Writer<'_> {
                 let address = writer.inner_constant(constant)?;
                 return Ok(Passed { element_type: array.element_type, address, is_const: true, slice: None });
             }
-            let slice = place(array.place).ok_or_else(|| refusal(module, id, "an array of it has no place"))?;
+            let slice =
+                place(array.place).ok_or_else(|| refusal(module, id, "an array of it has no place"))?;
             let (address, is_const) = writer.storage.address(slice);
             Ok(Passed { element_type: array.element_type, address, is_const, slice: Some(slice) })
         })?;
@@ -290,7 +304,8 @@ impl Writer<'_> {
     ) -> Result<String, Refusal> {
         let module = self.program.module;
         let body = body(kernel, &mut self.runtime);
-        let written: IndexSet<_> = kernel.nests.iter().flat_map(|n| n.stores.iter().map(|s| s.array)).collect();
+        let written: IndexSet<_> =
+            kernel.nests.iter().flat_map(|n| n.stores.iter().map(|s| s.array)).collect();
         let arrays: Vec<Passed> =
             body.arrays.iter().map(|(array, _)| passed(self, *array)).collect::<Result<_, _>>()?;
         let mut parameters = Vec::new();
@@ -394,8 +409,10 @@ impl Writer<'_> {
         let Program { module, facts, .. } = *self.program;
         let id = port.position.instruction;
         let value = facts.flow.find(id, &port.position.index);
-        let definition = value.map(|value| facts.flow.positions.position(facts.flow.values[value].definition));
-        let constant = definition.filter(|p| matches!(module.instructions[p.instruction].op, Op::Constant(_)));
+        let definition =
+            value.map(|value| facts.flow.positions.position(facts.flow.values[value].definition));
+        let constant =
+            definition.filter(|p| matches!(module.instructions[p.instruction].op, Op::Constant(_)));
         let constant = constant.ok_or_else(|| refusal(module, id, "a result of the program has no place"))?;
         let address = self.inner_constant(constant.instruction)?;
         Ok(format!("    memcpy(result[{k}], FROM(mem_u8, {address}), {});\n", port.bytes()))
@@ -411,7 +428,8 @@ impl Writer<'_> {
     ) -> Result<String, Refusal> {
         let module = self.program.module;
         let id = port.position.instruction;
-        let is_argument = matches!(module.instructions[id].op, Op::Parameter { .. }) && from.starts_with("argument");
+        let is_argument =
+            matches!(module.instructions[id].op, Op::Parameter { .. }) && from.starts_with("argument");
         let (source, target) =
             if is_argument { (&port.shape, &port.inside) } else { (&port.inside, &port.shape) };
         let kernel = Kernel::relayout(module, id, source, target)?;

@@ -79,7 +79,8 @@ impl Lower<'_> {
             }
             Op::ReducePrecision { exponent_bits, mantissa_bits } => {
                 let x = self.value(operand(0), rows)?;
-                let bits = [exponent_bits, mantissa_bits].map(|&b| self.dag.constant(ElementType::S32, b as u64));
+                let bits =
+                    [exponent_bits, mantissa_bits].map(|&b| self.dag.constant(ElementType::S32, b as u64));
                 let form = Form::Helper("reduce_precision", t, None);
                 self.dag.apply(Function { form, result: Type::Element(t) }, &[x, bits[0], bits[1]])
             }
@@ -143,14 +144,18 @@ impl Lower<'_> {
             }
             Op::Slice { dimensions } => {
                 let pairs = rows.iter().zip(dimensions);
-                let rows: Rows = pairs.map(|(&row, d)| self.dag.affine(&[(row, d.stride)], d.start)).collect();
+                let rows: Rows =
+                    pairs.map(|(&row, d)| self.dag.affine(&[(row, d.stride)], d.start)).collect();
                 self.value(operand(0), &rows)?
             }
             Op::DynamicSlice { slice_sizes } => {
                 let from = self.shape(instruction.operands[0])?;
                 let starts = self.starts(name, 1, &from.dimensions, slice_sizes)?;
-                let rows: Rows =
-                    rows.iter().zip(starts).map(|(&row, start)| self.dag.affine(&[(row, 1), (start, 1)], 0)).collect();
+                let rows: Rows = rows
+                    .iter()
+                    .zip(starts)
+                    .map(|(&row, start)| self.dag.affine(&[(row, 1), (start, 1)], 0))
+                    .collect();
                 self.value(operand(0), &rows)?
             }
             Op::DynamicUpdateSlice => self.pull_update(name, rows)?,
@@ -212,7 +217,8 @@ impl Lower<'_> {
             return Ok(x);
         }
         let function = operations::bitcast(from, to);
-        let function = function.ok_or_else(|| refusal(self.module, id, format!("it reads {from} as {to}")))?;
+        let function =
+            function.ok_or_else(|| refusal(self.module, id, format!("it reads {from} as {to}")))?;
         Ok(self.dag.apply(function, &[x]))
     }
 
@@ -361,7 +367,12 @@ impl Lower<'_> {
         Ok(result)
     }
 
-    fn pull_pad(&mut self, name: Name, rows: &[NodeId], padding: &[PaddingDimension]) -> Result<NodeId, Refusal> {
+    fn pull_pad(
+        &mut self,
+        name: Name,
+        rows: &[NodeId],
+        padding: &[PaddingDimension],
+    ) -> Result<NodeId, Refusal> {
         let operands = &self.module.instructions[name.instruction].operands;
         let operand = |k: usize| Name { instruction: operands[k], leaf: 0, ..name };
         let from = self.shape(operands[0])?;
@@ -397,7 +408,8 @@ impl Lower<'_> {
             let mut terms: SmallVec<[(NodeId, i64); 3]> = smallvec![];
             if !g.collapsed_slice_dims.contains(&d) && !g.operand_batching_dims.contains(&d) {
                 let at = offset_dims.next();
-                let at = at.ok_or_else(|| refusal(self.module, name.instruction, "offset_dims are too few"))?;
+                let at =
+                    at.ok_or_else(|| refusal(self.module, name.instruction, "offset_dims are too few"))?;
                 terms.push((rows[*at as usize], 1));
             }
             if let Some(k) = g.start_index_map.iter().position(|&m| m == d) {

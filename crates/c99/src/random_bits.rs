@@ -49,7 +49,8 @@ impl Lower<'_> {
                 let old = self.value(of, rows)?;
                 return Ok(self.one_of(rows[0], 1, next, old));
             }
-            let (at, which) = if is_wide { (self.position(rows, extents), None) } else { pairs.counter(self, rows) };
+            let (at, which) =
+                if is_wide { (self.position(rows, extents), None) } else { pairs.counter(self, rows) };
             let at = self.number(at, U64);
             let counter = self.add(counter, at);
             let form = Form::Helper("threefry", U64, None);

@@ -87,12 +87,12 @@ static ROWS: &[Row] = &[
         Integer,
         "static inline $T $N($T x, $T y)\n{\n    $W base = ($W)x, power = 1;\n    $NEGATIVE\n    for (u64 n = (u64)y; n != 0; n >>= 1) {\n        if (n & 1) {\n            power = power * base;\n        }\n        base = base * base;\n    }\n    return ($T)power;\n}",
     ),
+    row("multiply_high", Signed, "static inline $T $N($T x, $T y) { return ($T)(((s64)x * (s64)y) >> $B); }"),
     row(
         "multiply_high",
-        Signed,
-        "static inline $T $N($T x, $T y) { return ($T)(((s64)x * (s64)y) >> $B); }",
+        Unsigned,
+        "static inline $T $N($T x, $T y) { return ($T)(((u64)x * (u64)y) >> $B); }",
     ),
-    row("multiply_high", Unsigned, "static inline $T $N($T x, $T y) { return ($T)(((u64)x * (u64)y) >> $B); }"),
     row(
         "leading_zeros",
         Integer,
@@ -115,11 +115,7 @@ static ROWS: &[Row] = &[
     ),
     row("logistic", Float, "static inline $T $N($T x) { return 1.0$f / (1.0$f + exp$f(-x)); }"),
     row("rsqrt", Float, "static inline $T $N($T x) { return 1.0$f / sqrt$f(x); }"),
-    row(
-        "sign",
-        Float,
-        "static inline $T $N($T x) { return x > 0.0$f ? 1.0$f : x < 0.0$f ? -1.0$f : x; }",
-    ),
+    row("sign", Float, "static inline $T $N($T x) { return x > 0.0$f ? 1.0$f : x < 0.0$f ? -1.0$f : x; }"),
     row("is_finite", Float, "static inline bool $N($T x) { return x - x == 0.0$f; }"),
     row(
         "order",
@@ -151,11 +147,7 @@ static ROWS: &[Row] = &[
         Bf16,
         "static inline u16 $N(f32 x)\n{\n    u32 b;\n    memcpy(&b, &x, 4);\n    if ((b & 0x7fffffffu) > 0x7f800000u) {\n        return (u16)((b >> 16) | 0x40u);\n    }\n    return (u16)((b + 0x7fffu + ((b >> 16) & 1u)) >> 16);\n}",
     ),
-    row(
-        "round",
-        Bf16,
-        "static inline f32 $N(f32 x) { return load_bf16(store_bf16(x)); }",
-    ),
+    row("round", Bf16, "static inline f32 $N(f32 x) { return load_bf16(store_bf16(x)); }"),
     row(
         "load",
         F16,
@@ -166,11 +158,7 @@ static ROWS: &[Row] = &[
         F16,
         "static inline u16 $N(f32 x)\n{\n    u32 b;\n    memcpy(&b, &x, 4);\n    const u32 sign = (b >> 16) & 0x8000u, rest = b & 0x7fffffffu;\n    if (rest > 0x7f800000u) {\n        return (u16)(sign | 0x7e00u | ((rest >> 13) & 0x3ffu));\n    }\n    if (rest >= 0x477ff000u) {\n        return (u16)(sign | 0x7c00u);\n    }\n    if (rest < 0x38800000u) {\n        /* adding 0.5 puts the last bit of a subnormal at the last bit of the sum */\n        f32 y = (x < 0 ? -x : x) + 0.5f;\n        memcpy(&b, &y, 4);\n        return (u16)(sign | (b - 0x3f000000u));\n    }\n    return (u16)(sign | ((rest - 0x38000000u + 0xfffu + ((rest >> 13) & 1u)) >> 13));\n}",
     ),
-    row(
-        "round",
-        F16,
-        "static inline f32 $N(f32 x) { return load_f16(store_f16(x)); }",
-    ),
+    row("round", F16, "static inline f32 $N(f32 x) { return load_f16(store_f16(x)); }"),
     row(
         "odd",
         F64,

@@ -343,8 +343,11 @@ impl Writer<'_> {
 
     /// Sets accumulators to their next values.
     fn accumulate(&mut self, next: &[NodeId], names: &[String]) {
-        let changed: Vec<(&String, NodeId)> =
-            names.iter().zip(next.iter().copied()).filter(|(name, node)| !self.is_known_as(*node, name)).collect();
+        let changed: Vec<(&String, NodeId)> = names
+            .iter()
+            .zip(next.iter().copied())
+            .filter(|(name, node)| !self.is_known_as(*node, name))
+            .collect();
         // A next value may be that of another accumulator, or be made of it.
         let mut values: Vec<String> = changed.iter().map(|&(_, node)| self.expression(node).text).collect();
         if changed.len() > 1 {
@@ -367,7 +370,13 @@ impl Writer<'_> {
     }
 
     /// The innermost loop in steps of several results, which are computed together.
-    fn lanes(&mut self, nest: &Nest, nodes: &[NodeId], outer: &[VarId], (var, extent, lanes): (VarId, i64, i64)) {
+    fn lanes(
+        &mut self,
+        nest: &Nest,
+        nodes: &[NodeId],
+        outer: &[VarId],
+        (var, extent, lanes): (VarId, i64, i64),
+    ) {
         let scope = self.scope();
         let path: Vec<VarId> = outer.iter().copied().chain([var]).collect();
         let is_single = lanes == extent;
@@ -378,7 +387,9 @@ impl Writer<'_> {
             self.open(&format!("for (ptrdiff_t {first} = 0; {first} < {extent}; {first} += {lanes})"));
             if extent % lanes != 0 {
                 bound = self.identifiers.unique("n");
-                self.line(&format!("const ptrdiff_t {bound} = {extent} - {first} < {lanes} ? {extent} - {first} : {lanes};"));
+                self.line(&format!(
+                    "const ptrdiff_t {bound} = {extent} - {first} < {lanes} ? {extent} - {first} : {lanes};"
+                ));
             }
             index = Expression::infix(&Expression::atom(first), "+", &index);
         }
@@ -460,8 +471,12 @@ impl Writer<'_> {
                     terms.iter().map(|&(node, coefficient)| (self.expression(node), coefficient)).collect();
                 Expression::sum(&terms, *base)
             }
-            Node::Quotient(x, divisor) => Expression::infix(&self.expression(*x), "/", &Expression::atom(divisor)),
-            Node::Remainder(x, divisor) => Expression::infix(&self.expression(*x), "%", &Expression::atom(divisor)),
+            Node::Quotient(x, divisor) => {
+                Expression::infix(&self.expression(*x), "/", &Expression::atom(divisor))
+            }
+            Node::Remainder(x, divisor) => {
+                Expression::infix(&self.expression(*x), "%", &Expression::atom(divisor))
+            }
             Node::Clamp { value, high } => {
                 let x = self.expression(*value);
                 let name = match dag.of(*value) {
@@ -474,11 +489,16 @@ impl Writer<'_> {
                 let x = self.expression(*value);
                 let (x, least) = match dag.of(*value) {
                     Type::Index => (x, dag.range(*value)),
-                    Type::Element(t) => (x.cast(&format!("{}64", if t.is_signed() { "s" } else { "u" })), (i64::MIN, i64::MAX)),
+                    Type::Element(t) => (
+                        x.cast(&format!("{}64", if t.is_signed() { "s" } else { "u" })),
+                        (i64::MIN, i64::MAX),
+                    ),
                 };
                 let is_unsigned = matches!(dag.of(*value), Type::Element(t) if t.is_unsigned());
-                let limit = |n: i64| literal(if is_unsigned { ElementType::U64 } else { ElementType::S64 }, n as u64);
-                let limit = |n: i64| if dag.of(*value) == Type::Index { Expression::atom(n) } else { limit(n) };
+                let limit =
+                    |n: i64| literal(if is_unsigned { ElementType::U64 } else { ElementType::S64 }, n as u64);
+                let limit =
+                    |n: i64| if dag.of(*value) == Type::Index { Expression::atom(n) } else { limit(n) };
                 let low = (least.0 < *low).then(|| Expression::infix(&x, ">=", &limit(*low)));
                 let high = (least.1 >= *high).then(|| Expression::infix(&x, "<", &limit(*high)));
                 match (low, high) {
@@ -491,7 +511,9 @@ impl Writer<'_> {
                 let name = self.array_names[array].clone();
                 let element = format!("{name}[{}]", self.expression(*offset).text);
                 match self.arrays[*array].element_type {
-                    ElementType::Pred => Expression::infix(&Expression::atom(element), "!=", &Expression::atom(0)),
+                    ElementType::Pred => {
+                        Expression::infix(&Expression::atom(element), "!=", &Expression::atom(0))
+                    }
                     t @ (ElementType::Bf16 | ElementType::F16) => {
                         Expression::atom(format!("{}({element})", self.runtime.name("load", t, None)))
                     }

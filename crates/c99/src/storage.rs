@@ -85,14 +85,18 @@ impl Storage {
                 AllocationKind::Argument { parameter, index } => {
                     let instruction = module.entry_computation().parameters[*parameter as usize];
                     let at = Position { instruction, index: index.clone() };
-                    let Some(k) = storage.arguments.iter().position(|port| port.position == at) else { continue };
+                    let Some(k) = storage.arguments.iter().position(|port| port.position == at) else {
+                        continue;
+                    };
                     if !written[id] && storage.arguments[k].is_plain() {
                         Memory::Argument(k)
                     } else {
                         storage.copied_in.push((k, id));
                         match storage.result_in(id, allocation.size.0) {
                             Some(k) => Memory::Result(k),
-                            None => Memory::Static(format!("{}_copy", identifier(&storage.arguments[k].name))),
+                            None => {
+                                Memory::Static(format!("{}_copy", identifier(&storage.arguments[k].name)))
+                            }
                         }
                     }
                 }
@@ -112,9 +116,11 @@ impl Storage {
 
     fn constant_name(&self, program: &Program<'_>, id: AllocationId) -> String {
         let first = program.plan.slices.iter().find(|(position, slice)| {
-            slice.allocation == id && matches!(program.module.instructions[position.instruction].op, Op::Constant(_))
+            slice.allocation == id
+                && matches!(program.module.instructions[position.instruction].op, Op::Constant(_))
         });
-        let name = first.map_or("constant", |(position, _)| &*program.module.instructions[position.instruction].name);
+        let name = first
+            .map_or("constant", |(position, _)| &*program.module.instructions[position.instruction].name);
         format!("{}_{}", identifier(name), id.index())
     }
 
@@ -149,7 +155,8 @@ fn written(program: &Program<'_>) -> SecondaryMap<AllocationId, bool> {
     for value in facts.flow.values.values() {
         let position = facts.flow.positions.position(value.definition);
         let instruction = &module.instructions[position.instruction];
-        let is_argument = matches!(instruction.op, Op::Parameter { .. }) && instruction.parent == module.entry;
+        let is_argument =
+            matches!(instruction.op, Op::Parameter { .. }) && instruction.parent == module.entry;
         if let (false, Some(slice)) = (is_argument, plan.slices.get(&position)) {
             written[slice.allocation] = true;
         }

@@ -11,6 +11,8 @@
 //!   for i { for k { buffer[k] = exp(a[i, k]) }  for j { sum = fold over k of buffer[k] * b[k, j] } }
 //! ```
 
+use std::collections::BTreeSet;
+
 use memplan_memory::{Family, Target};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -107,7 +109,10 @@ impl<'d> Chooser<'d> {
             let own = match &dag.nodes[node] {
                 Node::Apply(function, _) => match function.form {
                     Form::Math(_) => 20,
-                    Form::Helper("rsqrt" | "logistic" | "divide" | "remainder" | "power" | "threefry" | "philox", ..) => 20,
+                    Form::Helper(
+                        "rsqrt" | "logistic" | "divide" | "remainder" | "power" | "threefry" | "philox",
+                        ..,
+                    ) => 20,
                     Form::Helper(..) => 2,
                     Form::Infix("/") => 5,
                     _ => 1,
@@ -116,10 +121,14 @@ impl<'d> Chooser<'d> {
                 _ => 0,
             };
             let steps = match dag.nodes[node] {
-                Node::Folded(fold, _) => dag.folds[fold].levels.iter().map(|level| match level {
-                    Level::Loop { extent, .. } => *extent as u64,
-                    _ => 1,
-                }).product(),
+                Node::Folded(fold, _) => dag.folds[fold]
+                    .levels
+                    .iter()
+                    .map(|level| match level {
+                        Level::Loop { extent, .. } => *extent as u64,
+                        _ => 1,
+                    })
+                    .product(),
                 _ => 1u64,
             };
             cost.insert(node, of_inputs.saturating_add(own).saturating_mul(steps).min(1 << 40));
@@ -147,10 +156,13 @@ impl<'d> Chooser<'d> {
             self.dag.folds[fold].levels.iter().copied().filter(|level| vars.contains(&level.var())).collect();
         let outer = self.nest.levels.iter().map(|level| level.var());
         let known: FxHashSet<VarId> = outer.chain(levels.iter().map(|level| level.var())).collect();
-        let size: i64 = levels.iter().map(|level| match level {
-            Level::Loop { extent, .. } => *extent,
-            _ => i64::MAX / 2,
-        }).fold(1, |size: i64, extent| size.saturating_mul(extent));
+        let size: i64 = levels
+            .iter()
+            .map(|level| match level {
+                Level::Loop { extent, .. } => *extent,
+                _ => i64::MAX / 2,
+            })
+            .fold(1, |size: i64, extent| size.saturating_mul(extent));
         let is_plain = levels.iter().all(|level| matches!(level, Level::Loop { .. }));
         let is_fine = is_plain
             && !levels.is_empty()
@@ -203,7 +215,8 @@ impl<'d> Chooser<'d> {
             let own = loops[from..].iter().filter(|l| vars.contains(&l.var()) == depends);
             own.filter_map(extent).fold(1i64, i64::saturating_mul)
         };
-        let places = (0..=self.nest.levels.len()).rev().filter(|&depth| product(depth, true) <= self.limits.buffer);
+        let places =
+            (0..=self.nest.levels.len()).rev().filter(|&depth| product(depth, true) <= self.limits.buffer);
         let depth = places.max_by_key(|&depth| (product(depth, false), depth))?;
         let levels: Vec<Level> = loops[depth..].iter().copied().filter(|l| vars.contains(&l.var())).collect();
         (product(depth, false) > 1 && !levels.is_empty()).then_some((depth, levels))
@@ -212,7 +225,7 @@ impl<'d> Chooser<'d> {
     /// What several folds compute, or a fold and what is kept.
     fn keep_for_other_folds(&mut self) {
         loop {
-            let mut regions: Vec<(FxHashSet<NodeId>, FoldId)> = Vec::new();
+            let mut regions: Vec<(BTreeSet<NodeId>, FoldId)> = Vec::new();
             for &(fold, _) in &self.folds {
                 regions.push((self.live(self.dag.folds[fold].next.to_vec()), fold));
             }
@@ -238,11 +251,12 @@ impl<'d> Chooser<'d> {
     }
 
     /// What is computed for some expressions, up to what is kept or is another fold's.
-    fn live(&self, roots: Vec<NodeId>) -> FxHashSet<NodeId> {
-        let mut live = FxHashSet::default();
+    fn live(&self, roots: Vec<NodeId>) -> BTreeSet<NodeId> {
+        let mut live = BTreeSet::new();
         let mut open = roots;
         while let Some(node) = open.pop() {
-            if live.insert(node) && !self.is_chosen(node) && !matches!(self.dag.nodes[node], Node::Folded(..)) {
+            if live.insert(node) && !self.is_chosen(node) && !matches!(self.dag.nodes[node], Node::Folded(..))
+            {
                 open.extend(self.dag.inputs(node));
             }
         }

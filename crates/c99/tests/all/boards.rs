@@ -32,7 +32,8 @@ fn repository(path: &str) -> PathBuf {
 
 #[test]
 fn programs_compute_the_same_on_a_microcontroller() {
-    let is_missing = |name: &&&str| !Command::new(name).arg("--version").output().is_ok_and(|out| out.status.success());
+    let is_missing =
+        |name: &&&str| !Command::new(name).arg("--version").output().is_ok_and(|out| out.status.success());
     if let Some(missing) = [COMPILER, EMULATOR].iter().find(is_missing) {
         eprintln!("skipped: no {missing}");
         return;
@@ -40,7 +41,8 @@ fn programs_compute_the_same_on_a_microcontroller() {
     let mut modules: Vec<(String, Module)> = Vec::new();
     for name in ["keyword_spotting", "image_classifier"] {
         let text = std::fs::read_to_string(repository(&format!("examples/small/{name}.hlo.txt")));
-        modules.push((name.to_string(), memplan_hlo::parse(&text.expect("it is there")).expect("it is valid")));
+        modules
+            .push((name.to_string(), memplan_hlo::parse(&text.expect("it is there")).expect("it is valid")));
     }
     for program in corpus().iter().filter(|p| p.is_ours && ["kmeans", "lstm"].contains(&&*p.name)) {
         let module = memplan_hlo::parse(&program.text("before")).expect("programs of the corpus are valid");
@@ -80,7 +82,12 @@ fn run(program: &Written, inputs: &[Literal]) -> Result<(Literal, String), Strin
     let board = repository("examples/microcontroller");
     let mut command = Command::new(COMPILER);
     command.current_dir(&folder).args(FLAGS).args(["-include", "arena.h", "-I", "."]).arg("-I").arg(&board);
-    command.arg(format!("{name}.c")).arg("main.c").arg(board.join("board.c")).arg("-T").arg(board.join("mps2.ld"));
+    command
+        .arg(format!("{name}.c"))
+        .arg("main.c")
+        .arg(board.join("board.c"))
+        .arg("-T")
+        .arg(board.join("mps2.ld"));
     command.args(["-nostartfiles", "--specs=nosys.specs", "-Wl,--gc-sections", "-lm", "-o", "image.elf"]);
     let out = command.output().map_err(|error| error.to_string())?;
     checked(&out)?;
@@ -113,12 +120,18 @@ fn bytes(line: &str) -> Vec<u8> {
 /// A `main` with the inputs in flash, which checks what is beside the arena, and writes the results.
 fn main_file(program: &Written, inputs: &[Literal]) -> String {
     let name = &program.name;
-    let mut text = format!("#include \"board.h\"\n#include \"{name}.h\"\n#include <string.h>\nstruct guarded_arena guarded_arena;\n");
+    let mut text = format!(
+        "#include \"board.h\"\n#include \"{name}.h\"\n#include <string.h>\nstruct guarded_arena guarded_arena;\n"
+    );
     let arguments: Vec<Vec<u8>> = inputs.iter().flat_map(leaves).map(|a| a.bytes().to_vec()).collect();
     for (k, argument) in arguments.iter().enumerate() {
         let bytes: Vec<String> = argument.iter().map(u8::to_string).collect();
         let n = bytes.len().max(1);
-        let _ = writeln!(text, "static const uint8_t a{k}[{n}] __attribute__((aligned(16))) = {{{}}};", bytes.join(","));
+        let _ = writeln!(
+            text,
+            "static const uint8_t a{k}[{n}] __attribute__((aligned(16))) = {{{}}};",
+            bytes.join(",")
+        );
     }
     let module = &program.module;
     let results = module.shape(module.entry_computation().root).leaves();

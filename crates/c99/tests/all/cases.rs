@@ -31,11 +31,10 @@ fn c99_filetests() {
         });
         let inputs = random_inputs(&program.module, 5);
         let expected = expected(&program, &inputs).expect("it can be evaluated");
-        for compiler in compiler {
-            let ready = Ready { program, inputs };
-            let found = run_all(compiler, &[ready]).remove(0);
-            found.and_then(|found| compare(&found, &expected, 2e-5)).unwrap_or_else(|e| panic!("{path:?}: {e}"));
-            break;
+        if let Some(compiler) = compiler {
+            let found = run_all(compiler, &[Ready { program, inputs }]).remove(0);
+            let same = found.and_then(|found| compare(&found, &expected, 2e-5));
+            same.unwrap_or_else(|reason| panic!("{path:?}: {reason}"));
         }
     });
 }

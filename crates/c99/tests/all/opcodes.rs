@@ -36,7 +36,12 @@ fn operations_give_the_values_of_xla() {
         }
     }
     refused.sort();
-    eprintln!("{n_equal} of {} cases are equal, {} are refused:\n{}", cases.len(), refused.len(), refused.join("\n"));
+    eprintln!(
+        "{n_equal} of {} cases are equal, {} are refused:\n{}",
+        cases.len(),
+        refused.len(),
+        refused.join("\n")
+    );
     assert!(wrong.is_empty(), "{} cases are wrong:\n{}", wrong.len(), wrong.join("\n"));
     assert!(n_equal > LEAST_EQUAL, "only {n_equal} cases are equal");
 }
@@ -44,7 +49,8 @@ fn operations_give_the_values_of_xla() {
 /// All modules, each with its comments.
 fn cases() -> Vec<String> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/opcodes");
-    let mut files: Vec<_> = std::fs::read_dir(folder).expect("the repository has the cases").flatten().collect();
+    let mut files: Vec<_> =
+        std::fs::read_dir(folder).expect("the repository has the cases").flatten().collect();
     files.sort_by_key(|file| file.path());
     let texts = files.iter().map(|file| std::fs::read_to_string(file.path()).expect("cases can be read"));
     let split = |text: String| -> Vec<String> {
@@ -79,7 +85,8 @@ fn check(case: &str, program: &Written, found: &Literal) -> Result<(), String> {
     let shapes = module.shape(module.entry_computation().root).leaves();
     let shapes: Vec<&ArrayShape> = shapes.iter().filter_map(|(_, s)| s.as_array()).collect();
     for (k, (found, shape)) in leaves(found).into_iter().zip(shapes).enumerate() {
-        compare(found, &array(case, &format!("// o{k}:"), shape)).map_err(|reason| format!("o{k}: {reason}"))?;
+        compare(found, &array(case, &format!("// o{k}:"), shape))
+            .map_err(|reason| format!("o{k}: {reason}"))?;
     }
     Ok(())
 }

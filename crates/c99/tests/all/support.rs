@@ -41,7 +41,8 @@ const FLAGS: [&str; 8] = [
 
 /// The C compilers that are here. A machine that has none fails the test if `CI` is set, and says so otherwise.
 pub(crate) fn compilers() -> Vec<&'static str> {
-    let is_there = |name: &&str| Command::new(name).arg("--version").output().is_ok_and(|out| out.status.success());
+    let is_there =
+        |name: &&str| Command::new(name).arg("--version").output().is_ok_and(|out| out.status.success());
     let found: Vec<&str> = ["gcc", "clang"].into_iter().filter(is_there).collect();
     if found.is_empty() {
         assert!(std::env::var_os("CI").is_none(), "there is no C compiler, and CI is set");
@@ -127,7 +128,10 @@ fn main_file(programs: &[&Written]) -> String {
         let name = &program.name;
         let module = &program.module;
         let arguments = module.entry_computation().parameters.iter().map(|&p| module.shape(p));
-        let _ = writeln!(text, "    {{\n        FILE *f = fopen(\"{name}.in\", \"rb\");\n        const void *a[{name}_ARGUMENTS + 1] = {{0}};\n        void *r[{name}_RESULTS + 1] = {{0}};");
+        let _ = writeln!(
+            text,
+            "    {{\n        FILE *f = fopen(\"{name}.in\", \"rb\");\n        const void *a[{name}_ARGUMENTS + 1] = {{0}};\n        void *r[{name}_RESULTS + 1] = {{0}};"
+        );
         let sizes = |shape: &memplan_ir::Shape| -> Vec<u64> {
             let leaves = shape.leaves().into_iter();
             leaves.filter_map(|(_, leaf)| leaf.as_array()?.dense_bytes()).collect()
@@ -139,11 +143,17 @@ fn main_file(programs: &[&Written]) -> String {
         for (k, bytes) in result.iter().enumerate() {
             let _ = writeln!(text, "        r[{k}] = malloc({});", bytes.max(&1));
         }
-        let _ = writeln!(text, "        fclose(f);\n        {name}_run(a, r);\n        {name}_run(a, r);\n        f = fopen(\"{name}.out\", \"wb\");");
+        let _ = writeln!(
+            text,
+            "        fclose(f);\n        {name}_run(a, r);\n        {name}_run(a, r);\n        f = fopen(\"{name}.out\", \"wb\");"
+        );
         for (k, bytes) in result.iter().enumerate() {
             let _ = writeln!(text, "        fwrite(r[{k}], 1, {bytes}, f);\n        free(r[{k}]);");
         }
-        let _ = writeln!(text, "        fclose(f);\n        for (int i = 0; i < {name}_ARGUMENTS; ++i) {{ free((void *)a[i]); }}\n    }}");
+        let _ = writeln!(
+            text,
+            "        fclose(f);\n        for (int i = 0; i < {name}_ARGUMENTS; ++i) {{ free((void *)a[i]); }}\n    }}"
+        );
     }
     text + "    return 0;\n}\n"
 }

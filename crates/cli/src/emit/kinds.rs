@@ -154,7 +154,9 @@ fn small_runtime(target: &Target) -> Result<(), &'static str> {
 fn runs_c(target: &Target) -> Result<(), &'static str> {
     match target.family {
         Family::Cpu | Family::Mcu => Ok(()),
-        _ => Err("C is for processors and microcontrollers: cpu, mcu-cortex-m7, mcu-nrf52840, or your own of family `cpu` or `mcu`"),
+        _ => Err(
+            "C is for processors and microcontrollers: cpu, mcu-cortex-m7, mcu-nrf52840, or yours of such a family",
+        ),
     }
 }
 
@@ -212,16 +214,21 @@ fn constants(program: &PlannedModule<'_>) -> Result<Contents, Failure> {
     Ok(bytes.into())
 }
 
+/// The name that begins the names of a C file.
+///
+/// # Errors
+/// What is wrong with the path.
+pub(super) fn c_name(path: &str) -> Result<&str, String> {
+    let name = Path::new(path).file_name().and_then(|name| name.to_str()?.strip_suffix(".c"));
+    name.filter(|name| is_identifier(name)).ok_or_else(|| {
+        format!("the file must be NAME.c, where NAME can begin the names of C functions; `{path}` is not")
+    })
+}
+
 /// The program as C: the file and, beside it, its header.
 fn c_sources(request: &Request<'_>) -> Result<Contents, Failure> {
     let path = Path::new(request.path);
-    let name = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-    if path.extension().is_none_or(|extension| extension != "c") || !is_identifier(name) {
-        return Err(Failure::Usage(format!(
-            "error: `--emit c={}`: the file must be NAME.c, where NAME can begin the names of C functions",
-            request.path
-        )));
-    }
+    let name = c_name(request.path).map_err(|reason| Failure::Usage(format!("error: {reason}")))?;
     let PlannedModule { module, target, planned, .. } = *request.program;
     let (schedule, facts, plan) = (&planned.schedule, &planned.facts, &planned.plan);
     let sources = c99::write(&c99::Program { module, schedule, facts, plan, target, name });
