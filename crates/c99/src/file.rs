@@ -164,17 +164,6 @@ fn statics(program: &Program<'_>, parts: &Parts) -> Vec<(String, u64)> {
 fn file(program: &Program<'_>, parts: &Parts) -> String {
     let name = program.name;
     let mut body = String::new();
-    let functions = parts.functions.iter().chain([&parts.entry]);
-    let texts: Vec<&str> =
-        parts.runtime.texts().chain(parts.kernels.iter().chain(functions).map(String::as_str)).collect();
-    let uses = |word: &str| {
-        texts.iter().any(|text| {
-            text.match_indices(word).any(|(at, _)| {
-                let before = text[..at].bytes().next_back();
-                before.is_none_or(|b| !(b.is_ascii_alphanumeric() || b == b'_'))
-            })
-        }) || parts.constants.iter().any(|text| text.contains(word))
-    };
     let _ = writeln!(
         body,
         "/* {} for {}, by memplan {}.",
@@ -213,11 +202,11 @@ fn file(program: &Program<'_>, parts: &Parts) -> String {
     );
     let _ =
         writeln!(body, "ASSERT(bits_of_a_byte, CHAR_BIT == 8);\nASSERT(size_of_float, sizeof(float) == 4);");
-    if uses("f64") {
+    if parts.kernels.iter().any(|text| text.contains("f64")) {
         let _ = writeln!(body, "ASSERT(size_of_double, sizeof(double) == 8);");
     }
     memory(&mut body, program, parts);
-    for text in &parts.constants {
+    for (_, text) in parts.constants.iter().filter(|(called, _)| parts.reaches(called)) {
         let _ = write!(body, "\n{text}");
     }
     if parts.runtime.texts().next().is_some() {
@@ -232,11 +221,11 @@ fn file(program: &Program<'_>, parts: &Parts) -> String {
     let _ = writeln!(body, "\nvoid {name}_run(const void *const arguments[], void *const results[])\n{{");
     let n_arguments = parts.storage.arguments.len();
     let n_results = parts.storage.results.len();
-    match n_arguments > 0 && uses("argument[") {
+    match n_arguments > 0 && parts.mentions("argument[") {
         true => body.push_str("    memcpy(argument, arguments, sizeof argument);\n"),
         false => body.push_str("    (void)arguments;\n"),
     }
-    match (n_results > 0 && uses("result["), has_unwanted(program)) {
+    match (n_results > 0 && parts.mentions("result["), has_unwanted(program)) {
         (false, _) => body.push_str("    (void)results;\n"),
         (true, false) => body.push_str("    memcpy(result, results, sizeof result);\n"),
         (true, true) => {
@@ -253,9 +242,6 @@ fn file(program: &Program<'_>, parts: &Parts) -> String {
 
 /// The declarations of memory.
 fn memory(body: &mut String, program: &Program<'_>, parts: &Parts) {
-    let functions = parts.functions.iter().chain([&parts.entry]);
-    let texts: Vec<&String> = functions.collect();
-    let uses = |word: &str| texts.iter().any(|text| text.contains(word));
     body.push('\n');
     for (id, allocation) in &program.plan.allocations {
         let alignment = allocation.alignment.bytes().max(8);
@@ -268,18 +254,20 @@ fn memory(body: &mut String, program: &Program<'_>, parts: &Parts) {
         match &parts.storage.memory[id] {
             Some(Memory::Arena(space)) if size > 0 => {
                 let (called, given) = (arena_name(*space), arena_macro(program, *space));
-                let _ = write!(
-                    body,
-                    "#ifdef {given}\n#define {called} ({given})\n#else\n{}#define {called} ({called}_memory.bytes)\n#endif\n",
-                    array(&format!("{called}_memory"))
-                );
+                if parts.reaches(&called) {
+                    let _ = write!(
+                        body,
+                        "#ifdef {given}\n#define {called} ({given})\n#else\n{}#define {called} ({called}_memory.bytes)\n#endif\n",
+                        array(&format!("{called}_memory"))
+                    );
+                }
                 let _ = writeln!(body, "ASSERT(size_of_{called}, {size} == {given}_BYTES);");
             }
-            Some(Memory::Static(called)) if uses(called) => body.push_str(&array(called)),
+            Some(Memory::Static(called)) if parts.reaches(called) => body.push_str(&array(called)),
             _ => {}
         }
     }
-    if has_unwanted(program) && uses("result[") {
+    if has_unwanted(program) && parts.mentions("result[") {
         let results = &parts.storage.results;
         let mut at = Vec::new();
         let mut end = 0u64;
@@ -300,7 +288,7 @@ fn memory(body: &mut String, program: &Program<'_>, parts: &Parts) {
         ("argument", "const void *", parts.storage.arguments.len()),
         ("result", "void *", parts.storage.results.len()),
     ] {
-        if uses(&format!("{called}[")) {
+        if parts.mentions(&format!("{called}[")) {
             let _ = writeln!(body, "static {of}{called}[{n}];");
         }
     }

@@ -22,12 +22,25 @@ use crate::tiling::Limits;
 pub(crate) struct Parts {
     pub(crate) storage: Storage,
     pub(crate) runtime: Runtime,
-    pub(crate) constants: Vec<String>,
+    /// Arrays of constants, with their names.
+    pub(crate) constants: Vec<(String, String)>,
     /// Functions of kernels.
     pub(crate) kernels: Vec<String>,
     /// Functions of computations, and the statements of the entry.
     pub(crate) functions: Vec<String>,
     pub(crate) entry: String,
+}
+
+impl Parts {
+    /// Whether a text is in a function that runs step by step.
+    pub(crate) fn mentions(&self, text: &str) -> bool {
+        self.functions.iter().chain([&self.entry]).any(|function| function.contains(text))
+    }
+
+    /// Whether an array of the file is read or written.
+    pub(crate) fn reaches(&self, name: &str) -> bool {
+        self.mentions(&format!(", {name}, ")) || self.mentions(&format!(", {name}.bytes, "))
+    }
 }
 
 /// Writes everything that the program runs.
@@ -73,7 +86,7 @@ struct Writer<'p> {
     sources: Sources<'p>,
     storage: Storage,
     runtime: Runtime,
-    constants: Vec<String>,
+    constants: Vec<(String, String)>,
     /// Constants within kernels.
     inner_constants: IndexSet<InstructionId>,
     /// Kernels by what follows their names, so that equal ones are one function.
@@ -121,7 +134,8 @@ impl Writer<'_> {
             };
             if written.insert(slice.allocation) {
                 let name = name.clone();
-                self.constants.push(constants::array(module, position.instruction, data, shape, &name)?);
+                let text = constants::array(module, position.instruction, data, shape, &name)?;
+                self.constants.push((name, text));
             }
         }
         Ok(())
@@ -290,7 +304,9 @@ impl Writer<'_> {
             };
             let data = constants::part(literal, &[]).ok_or_else(|| refusal(module, id, "it is a tuple"))?;
             let dense = ArrayShape::new(data.element_type, data.dimensions.iter().copied());
-            self.constants.push(constants::array(module, id, data, &dense, &format!("inner_{name}"))?);
+            let name = format!("inner_{name}");
+            let text = constants::array(module, id, data, &dense, &name)?;
+            self.constants.push((name, text));
         }
         Ok(format!("inner_{name}, 0"))
     }
