@@ -8,7 +8,11 @@ const RESERVED: &str = "auto bool break case char const continue default do doub
     unsigned void volatile while asm main memcpy memmove argument result arena index \
     f32 f64 s8 s16 s32 s64 u8 u16 u32 u64 ptrdiff_t size_t NAN INFINITY AT FROM exp log pow sin cos tan sinh cosh tanh \
     asin acos atan atan2 asinh acosh atanh ceil floor round rint sqrt cbrt erf expm1 log1p fabs fmod y0 y1 yn j0 j1 jn \
-    gamma signgam isnan isinf isfinite remainder";
+    gamma signgam isnan isinf isfinite remainder clamp unwanted unwanted_at arena_memory call_arguments call_results \
+    NULL ASSERT ALIGNED MAY_ALIAS CHAR_BIT";
+
+/// What the names of the file's own functions end in.
+const TYPES: &str = "s8 s16 s32 s64 u8 u16 u32 u64 f16 bf16 f32 f64 pred";
 
 /// The names that are taken.
 #[derive(Clone, Default)]
@@ -45,7 +49,9 @@ pub(crate) fn identifier(name: &str) -> String {
     if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit() || c == '_') {
         name.insert(0, 'v');
     }
-    if is_reserved || name.starts_with("str") || name.starts_with("mem") {
+    let is_of_a_type =
+        name.rsplit_once('_').is_some_and(|(_, last)| TYPES.split(' ').any(|word| word == last));
+    if is_reserved || is_of_a_type || name.starts_with("str") || name.starts_with("mem") {
         name.push('_');
     }
     name

@@ -56,6 +56,7 @@ pub(crate) fn parts(program: &Program<'_>) -> Result<Parts, Refusal> {
         identifiers: Identifiers::default(),
         computations: IndexMap::new(),
     };
+    writer.take_names();
     writer.constants()?;
     let mut functions = Vec::new();
     let mut entry = String::new();
@@ -120,6 +121,18 @@ impl Passed {
 }
 
 impl Writer<'_> {
+    /// Takes the names of the interface and of memory, before functions get theirs.
+    fn take_names(&mut self) {
+        let name = self.program.name;
+        self.identifiers.unique(name);
+        self.identifiers.unique(&format!("{name}_run"));
+        for memory in self.storage.memory.values().flatten() {
+            if let Memory::Constant(name) | Memory::Static(name) = memory {
+                self.identifiers.unique(name);
+            }
+        }
+    }
+
     /// The arrays of constants that have memory.
     fn constants(&mut self) -> Result<(), Refusal> {
         let Program { module, plan, .. } = *self.program;
@@ -297,18 +310,18 @@ impl Writer<'_> {
     /// The name of an array of a constant within kernels, as an address.
     fn inner_constant(&mut self, id: InstructionId) -> Result<String, Refusal> {
         let module = self.program.module;
-        let name = format!("{}_{}", identifier(&module.instructions[id].name), id.as_u32());
+        let name = format!("inner_{}_{}", identifier(&module.instructions[id].name), id.as_u32());
         if self.inner_constants.insert(id) {
+            self.identifiers.unique(&name);
             let Op::Constant(literal) = &module.instructions[id].op else {
                 unreachable!("constants are given by their instructions")
             };
             let data = constants::part(literal, &[]).ok_or_else(|| refusal(module, id, "it is a tuple"))?;
             let dense = ArrayShape::new(data.element_type, data.dimensions.iter().copied());
-            let name = format!("inner_{name}");
             let text = constants::array(module, id, data, &dense, &name)?;
-            self.constants.push((name, text));
+            self.constants.push((name.clone(), text));
         }
-        Ok(format!("inner_{name}, 0"))
+        Ok(format!("{name}, 0"))
     }
 
     /// A call of the function of a kernel, which is written unless there is an equal one.

@@ -24,11 +24,23 @@ ENTRY e {
   a-b = f32[4] parameter(2)
   x = f32[4] add(int, a.b)
   exp = f32[4] sine(x)
-  ROOT memcpy = f32[4] multiply(exp, a-b)
+  w = f32[4] constant({1, 2, 3, 4})
+  w_1 = f32[4] reverse(w), dimensions={0}
+  net = f32[4] add(w_1, exp)
+  net_run = f32[4] reverse(net), dimensions={0}
+  max_f32 = f32[4] maximum(net_run, a.b)
+  one = s32[] parameter(3)
+  add_s32 = s32[] add(one, one)
+  more = f32[] convert(add_s32)
+  lot = f32[4] broadcast(more), dimensions={}
+  sum = f32[4] add(max_f32, lot)
+  ROOT memcpy = f32[4] multiply(sum, a-b)
 }";
     let module = memplan_hlo::parse(text).unwrap();
     let program = written(module, "cpu", "net").unwrap().unwrap();
-    assert!(program.sources.c.contains("const mem_f32 *int_, const mem_f32 *a_b, const mem_f32 *a_b_v2"));
+    for name in ["*int_", "*a_b", "*a_b_v2"] {
+        assert!(program.sources.c.contains(name), "{name}");
+    }
     for compiler in crate::support::compilers() {
         let inputs = memplan_testkit::random_inputs(&program.module, 1);
         crate::support::run(compiler, &[&program], &[inputs]).unwrap();
