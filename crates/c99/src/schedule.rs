@@ -442,9 +442,13 @@ impl Writer<'_> {
             }
         });
         self.know_accumulators(id, &elements);
-        // What differs between lanes is computed in a loop over them, within all others.
+        // What differs between lanes, as accumulators do, is computed in a loop over them, within all others.
         let mut nodes = self.of_fold(id);
-        nodes.retain(|&node| !dag.vars(node).contains(&together.var));
+        let own = fold.levels.last().map(|level| level.var());
+        nodes.retain(|&node| {
+            let vars = dag.vars(node);
+            !vars.contains(&together.var) && !own.is_some_and(|own| vars.contains(&own))
+        });
         let outside: Vec<VarId> = path.iter().copied().filter(|&var| var != together.var).collect();
         let inner: Vec<VarId> = path.iter().copied().chain(fold.levels.iter().map(|l| l.var())).collect();
         self.level(&fold.levels, &outside, &nodes, false, &mut |writer| {
