@@ -84,7 +84,10 @@ fn header(program: &Program<'_>, parts: &Parts) -> String {
         storage.arguments.len(),
         storage.results.len()
     );
-    let _ = writeln!(text, "/* Arguments: row-major; bf16 and f16 as 16 bits, pred as bytes.");
+    let _ = writeln!(
+        text,
+        "/* Arguments, each aligned for its type: row-major; bf16 and f16 as 16 bits, pred as bytes."
+    );
     for (k, port) in storage.arguments.iter().enumerate() {
         let _ = writeln!(text, "   {k}  {}  {}, {} bytes", shape(port), port.name, port.bytes());
     }

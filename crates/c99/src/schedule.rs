@@ -70,23 +70,24 @@ pub(crate) fn body(kernel: &Kernel, runtime: &mut Runtime) -> Body {
 
 /// What C calls an expression that it has computed.
 #[derive(Clone)]
-enum Known {
+pub(crate) enum Known {
     Variable(Expression),
     /// An element of a buffer.
     Element(String, NodeId),
 }
 
-struct Writer<'k> {
-    dag: &'k Dag,
+/// The statements of a nest under construction.
+pub(crate) struct Writer<'k> {
+    pub(crate) dag: &'k Dag,
     arrays: &'k PrimaryMap<ArrayId, Array>,
     tiling: &'k Tiling,
     array_names: FxHashMap<ArrayId, String>,
     runtime: &'k mut Runtime,
-    identifiers: Identifiers,
-    known: FxHashMap<NodeId, Known>,
+    pub(crate) identifiers: Identifiers,
+    pub(crate) known: FxHashMap<NodeId, Known>,
     /// Known expressions in the order in which they became so: those of a loop are forgotten after it.
     defined: Vec<NodeId>,
-    vars: FxHashMap<VarId, Expression>,
+    pub(crate) vars: FxHashMap<VarId, Expression>,
     /// Expressions that are written where they are used.
     inline: FxHashSet<NodeId>,
     /// The expression whose buffer is being filled.
@@ -96,32 +97,32 @@ struct Writer<'k> {
 }
 
 /// What is in scope before some loops.
-struct Scope {
+pub(crate) struct Scope {
     identifiers: Identifiers,
     n_defined: usize,
 }
 
 impl Writer<'_> {
-    fn line(&mut self, line: &str) {
+    pub(crate) fn line(&mut self, line: &str) {
         writeln!(self.text, "{:1$}{line}", "", self.indent * 4).expect("strings can be written");
     }
 
-    fn open(&mut self, line: &str) {
+    pub(crate) fn open(&mut self, line: &str) {
         self.line(&format!("{line} {{"));
         self.indent += 1;
     }
 
-    fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         self.indent -= 1;
         self.line("}");
     }
 
-    fn scope(&self) -> Scope {
+    pub(crate) fn scope(&self) -> Scope {
         Scope { identifiers: self.identifiers.clone(), n_defined: self.defined.len() }
     }
 
     /// Forgets what was named since.
-    fn leave(&mut self, scope: Scope) {
+    pub(crate) fn leave(&mut self, scope: Scope) {
         self.identifiers = scope.identifiers;
         for node in self.defined.split_off(scope.n_defined) {
             self.known.remove(&node);
@@ -152,7 +153,7 @@ impl Writer<'_> {
         }
     }
 
-    fn stores(&mut self, stores: &[Store]) {
+    pub(crate) fn stores(&mut self, stores: &[Store]) {
         for store in stores {
             let name = self.array_names[&store.array].clone();
             let t = self.arrays[store.array].element_type;
@@ -176,7 +177,7 @@ impl Writer<'_> {
     }
 
     /// What is to be computed for some expressions, operands first.
-    fn live(&self, roots: impl IntoIterator<Item = NodeId>) -> Vec<NodeId> {
+    pub(crate) fn live(&self, roots: impl IntoIterator<Item = NodeId>) -> Vec<NodeId> {
         let mut live: FxHashSet<NodeId> = FxHashSet::default();
         let mut open: Vec<NodeId> = roots.into_iter().collect();
         while let Some(node) = open.pop() {
@@ -191,7 +192,7 @@ impl Writer<'_> {
 
     /// Opens levels of loops, writes what belongs into each, and in the innermost what `inside` writes. Around the levels of
     /// a fold, what they do not change was written before.
-    fn level(
+    pub(crate) fn level(
         &mut self,
         levels: &[Level],
         path: &[VarId],
@@ -256,7 +257,7 @@ impl Writer<'_> {
     }
 
     /// Makes an expression a variable, a buffer or the accumulator of a fold, if it is one.
-    fn define(&mut self, node: NodeId, path: &[VarId]) {
+    pub(crate) fn define(&mut self, node: NodeId, path: &[VarId]) {
         if self.inline.contains(&node) || self.known.contains_key(&node) {
             return;
         }
@@ -292,7 +293,7 @@ impl Writer<'_> {
     }
 
     /// Declares the accumulators of a fold, with a suffix of their type, and gives their names.
-    fn accumulators(&mut self, id: FoldId, suffix: &str) -> Vec<String> {
+    pub(crate) fn accumulators(&mut self, id: FoldId, suffix: &str) -> Vec<String> {
         let dag = self.dag;
         let fold = &dag.folds[id];
         let mut names = Vec::new();
@@ -310,7 +311,7 @@ impl Writer<'_> {
     }
 
     /// Makes accumulators known under their names.
-    fn know_accumulators(&mut self, id: FoldId, names: &[String]) {
+    pub(crate) fn know_accumulators(&mut self, id: FoldId, names: &[String]) {
         let dag = self.dag;
         for (node, known) in &dag.nodes {
             if let Node::Accumulator(of, k) | Node::Folded(of, k) = *known
@@ -322,7 +323,7 @@ impl Writer<'_> {
     }
 
     /// What the loops of a fold compute.
-    fn of_fold(&self, id: FoldId) -> Vec<NodeId> {
+    pub(crate) fn of_fold(&self, id: FoldId) -> Vec<NodeId> {
         let fold = &self.dag.folds[id];
         let conditions = fold.levels.iter().filter_map(|level| match *level {
             Level::If { condition, .. } => Some(condition),
@@ -342,7 +343,7 @@ impl Writer<'_> {
     }
 
     /// Sets accumulators to their next values.
-    fn accumulate(&mut self, next: &[NodeId], names: &[String]) {
+    pub(crate) fn accumulate(&mut self, next: &[NodeId], names: &[String]) {
         let changed: Vec<(&String, NodeId)> = names
             .iter()
             .zip(next.iter().copied())
@@ -369,97 +370,8 @@ impl Writer<'_> {
         matches!(self.known.get(&node), Some(Known::Variable(known)) if known.text == name)
     }
 
-    /// The innermost loop in steps of several results, which are computed together.
-    fn lanes(
-        &mut self,
-        nest: &Nest,
-        nodes: &[NodeId],
-        outer: &[VarId],
-        (var, extent, lanes): (VarId, i64, i64),
-    ) {
-        let scope = self.scope();
-        let path: Vec<VarId> = outer.iter().copied().chain([var]).collect();
-        let is_single = lanes == extent;
-        let lane = self.identifiers.unique("lane");
-        let (mut bound, mut index) = (lanes.to_string(), Expression::atom(&lane));
-        if !is_single {
-            let first = self.identifiers.counter(path.len());
-            self.open(&format!("for (ptrdiff_t {first} = 0; {first} < {extent}; {first} += {lanes})"));
-            if extent % lanes != 0 {
-                bound = self.identifiers.unique("n");
-                self.line(&format!(
-                    "const ptrdiff_t {bound} = {extent} - {first} < {lanes} ? {extent} - {first} : {lanes};"
-                ));
-            }
-            index = Expression::infix(&Expression::atom(first), "+", &index);
-        }
-        self.vars.insert(var, index);
-        let together = Lanes { lane, bound, lanes, var };
-        for &node in nodes {
-            if let Node::Folded(fold, _) = self.dag.nodes[node]
-                && !self.known.contains_key(&node)
-                && self.dag.vars(node).iter().all(|v| path.contains(v))
-            {
-                self.fold_together(fold, &path, &together);
-            }
-        }
-        self.each_lane(&together, nest.inputs(), &path, &mut |writer| writer.stores(&nest.stores));
-        if !is_single {
-            self.close();
-        }
-        self.leave(scope);
-    }
-
-    /// A loop over lanes, with all that some expressions need in each.
-    fn each_lane(
-        &mut self,
-        together: &Lanes,
-        roots: impl IntoIterator<Item = NodeId>,
-        path: &[VarId],
-        inside: &mut dyn FnMut(&mut Self),
-    ) {
-        let Lanes { lane, bound, .. } = together;
-        let scope = self.scope();
-        self.open(&format!("for (ptrdiff_t {lane} = 0; {lane} < {bound}; ++{lane})"));
-        for node in self.live(roots) {
-            self.define(node, path);
-        }
-        inside(self);
-        self.close();
-        self.leave(scope);
-    }
-
-    /// The loops of a fold with an accumulator for each lane.
-    fn fold_together(&mut self, id: FoldId, path: &[VarId], together: &Lanes) {
-        let dag = self.dag;
-        let fold = &dag.folds[id];
-        let names = self.accumulators(id, &together.lanes.to_string());
-        let elements: Vec<String> = names.iter().map(|name| format!("{name}[{}]", together.lane)).collect();
-        self.each_lane(together, fold.initial.iter().copied(), path, &mut |writer| {
-            for (element, &initial) in elements.iter().zip(&fold.initial) {
-                let initial = writer.expression(initial).text;
-                writer.line(&format!("{element} = {initial};"));
-            }
-        });
-        self.know_accumulators(id, &elements);
-        // What differs between lanes, as accumulators do, is computed in a loop over them, within all others.
-        let mut nodes = self.of_fold(id);
-        let own = fold.levels.last().map(|level| level.var());
-        nodes.retain(|&node| {
-            let vars = dag.vars(node);
-            !vars.contains(&together.var) && !own.is_some_and(|own| vars.contains(&own))
-        });
-        let outside: Vec<VarId> = path.iter().copied().filter(|&var| var != together.var).collect();
-        let inner: Vec<VarId> = path.iter().copied().chain(fold.levels.iter().map(|l| l.var())).collect();
-        self.level(&fold.levels, &outside, &nodes, false, &mut |writer| {
-            writer.each_lane(together, fold.next.iter().copied(), &inner, &mut |writer| {
-                writer.accumulate(&fold.next, &elements);
-            });
-        });
-    }
-
     /// An expression of C.
-    fn expression(&mut self, node: NodeId) -> Expression {
+    pub(crate) fn expression(&mut self, node: NodeId) -> Expression {
         match self.known.get(&node).cloned() {
             Some(Known::Variable(expression)) => return expression,
             Some(Known::Element(array, offset)) => {
@@ -536,16 +448,6 @@ impl Writer<'_> {
             }
         }
     }
-}
-
-/// Results that are computed together.
-struct Lanes {
-    /// The name of the loop's variable over them.
-    lane: String,
-    /// How many they are.
-    bound: String,
-    lanes: i64,
-    var: VarId,
 }
 
 fn c_type(of: Type) -> String {
