@@ -33,7 +33,7 @@ def interface(path):
     """Shapes of the parameters and results."""
     with open(path) as file:
         head = file.readline()
-    parameters, results = re.search(r"entry_computation_layout=\{\((.*?)\)->(.*?)\}(?:, [a-z]|\n)", head).groups()
+    parameters, results = re.search(r"entry_computation_layout=\{\((.*?)\)->(.*?)\}(?:, [a-z_]+=|\n)", head).groups()
     return leaves(parameters), leaves(results)
 
 
