@@ -33,6 +33,14 @@ impl Identifiers {
         name
     }
 
+    /// A name for a function. Those of C's library, which compilers know, are single words.
+    pub(crate) fn function(&mut self, name: &str, role: &str) -> String {
+        match identifier(name).trim_end_matches('_').contains('_') {
+            true => self.unique(name),
+            false => self.unique(&format!("{name}_{role}")),
+        }
+    }
+
     /// The name of a loop's variable, so many loops deep.
     pub(crate) fn counter(&mut self, depth: usize) -> String {
         let letter = (b'i' + ((depth - 1) % 6) as u8) as char;
@@ -45,7 +53,8 @@ impl Identifiers {
 pub(crate) fn identifier(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
     let mut name: String = name.chars().map(plain).collect();
-    let is_reserved = RESERVED.split_whitespace().any(|word| word == name);
+    let is_word = |name: &str| RESERVED.split_whitespace().any(|word| word == name);
+    let is_reserved = is_word(&name) || name.strip_suffix('f').is_some_and(is_word);
     if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit() || c == '_') {
         name.insert(0, 'v');
     }

@@ -65,7 +65,7 @@ pub(crate) fn parts(program: &Program<'_>) -> Result<Parts, Refusal> {
         if id == program.module.entry {
             entry = statements;
         } else {
-            let name = writer.identifiers.unique(&program.module.computations[id].name);
+            let name = writer.identifiers.function(&program.module.computations[id].name, "steps");
             functions.push(format!("static void {name}(void)\n{{\n{statements}}}\n"));
             writer.computations.insert(id, name);
         }
@@ -357,7 +357,7 @@ impl Writer<'_> {
             _ => &module.instructions[id].name,
         };
         if !self.kernels.contains_key(&key) {
-            let name = self.identifiers.unique(base);
+            let name = self.identifiers.function(base, "kernel");
             let text = format!("static void {name}{key}");
             self.kernels.insert(key.clone(), Function { name, text });
         }

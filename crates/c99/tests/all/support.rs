@@ -9,6 +9,8 @@ use memplan_driver::{CompileOptions, Effort, compile};
 use memplan_interp::{Options, evaluate};
 use memplan_ir::{ArrayLiteral, ElementType, Literal, Module};
 use memplan_memory::Target;
+use memplan_passes::legalize;
+use memplan_plan_hlo::{PlanOptions, Planned, plan};
 
 /// A module that was compiled, as C.
 pub(crate) struct Written {
@@ -22,9 +24,26 @@ pub(crate) fn written(mut module: Module, target: &str, name: &str) -> Option<Re
     let target = Target::find(target).expect("the target is built in");
     let options = Effort::Quick.of(CompileOptions::default());
     let planned = compile(&mut module, &target, &options).ok()?.planned;
+    Some(as_c(module, &planned, &target, name))
+}
+
+/// Plans a module as it is and writes it as C. `None` if it cannot be planned.
+pub(crate) fn written_as_given(
+    mut module: Module,
+    target: &str,
+    name: &str,
+) -> Option<Result<Written, Refusal>> {
+    let target = Target::find(target).expect("the target is built in");
+    legalize(&mut module, &target).ok()?;
+    let mut planned = plan(&module, &target, &PlanOptions::default()).ok()?;
+    planned.apply(&mut module);
+    Some(as_c(module, &planned, &target, name))
+}
+
+fn as_c(module: Module, planned: &Planned, target: &Target, name: &str) -> Result<Written, Refusal> {
     let (schedule, facts, plan) = (&planned.schedule, &planned.facts, &planned.plan);
-    let sources = write(&Program { module: &module, schedule, facts, plan, target: &target, name });
-    Some(sources.map(|sources| Written { name: name.to_string(), module, sources }))
+    let sources = write(&Program { module: &module, schedule, facts, plan, target, name })?;
+    Ok(Written { name: name.to_string(), module, sources })
 }
 
 /// What tests compile with: every warning that embedded projects ask for is an error, and every access is checked.
