@@ -13,6 +13,7 @@
 //! | run single passes, or your own | [`passes`] |
 //! | write a pass | [`rewriter`] |
 //! | write files for a runtime | [`codegen`] |
+//! | write a planned program as C that runs in its arena | [`c99`] |
 //! | plan a program of another IR | [`program`], and [`plan::place`] |
 //! | pack buffers of anything | [`pack`] |
 //! | know targets, bytes, the plan file | [`memory`] |
@@ -43,6 +44,7 @@
 
 pub use memplan_advice as advice;
 pub use memplan_analysis as analysis;
+pub use memplan_c99 as c99;
 pub use memplan_check as check;
 pub use memplan_codegen as codegen;
 pub use memplan_driver as driver;

@@ -71,22 +71,46 @@ fn resolve(path: &str) -> PathBuf {
     resolved.unwrap_or_else(|_| path.to_path_buf())
 }
 
+/// Writes files that belong together: none of them if one has no room.
+pub(crate) fn write_together(files: &[(PathBuf, Vec<u8>)]) -> Result<(), Failure> {
+    let (special, regular): (Vec<_>, Vec<_>) = files.iter().partition(|(path, _)| is_special(path));
+    let staged: Vec<(tempfile::NamedTempFile, &PathBuf)> = regular
+        .into_iter()
+        .map(|(path, contents)| Ok((stage(path, contents)?, path)))
+        .collect::<Result<_, Failure>>()?;
+    special.into_iter().try_for_each(|(path, contents)| write_file(path, contents))?;
+    staged.into_iter().try_for_each(|(file, path)| {
+        file.persist(path).map(drop).map_err(|error| cannot_write(path, &error.error))
+    })
+}
+
+/// Whether a path is a device or a pipe, which cannot be replaced by a rename.
+fn is_special(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| !metadata.is_file())
+}
+
+fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::Input(format!("error: cannot write `{}`: {error}", path.display()))
+}
+
 /// Writes a file under a temporary name beside it and renames it, so that the file is never incomplete.
 fn write_file(path: &Path, contents: &[u8]) -> Result<(), Failure> {
-    let failed =
-        |error: std::io::Error| Failure::Input(format!("error: cannot write `{}`: {error}", path.display()));
-    // Devices and pipes cannot be replaced by a rename.
-    if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
-        return std::fs::write(path, contents).map_err(failed);
+    if is_special(path) {
+        return std::fs::write(path, contents).map_err(|error| cannot_write(path, &error));
     }
+    stage(path, contents)?.persist(path).map(drop).map_err(|error| cannot_write(path, &error.error))
+}
+
+/// The contents of a file under a temporary name beside it.
+fn stage(path: &Path, contents: &[u8]) -> Result<tempfile::NamedTempFile, Failure> {
+    let failed = |error: std::io::Error| cannot_write(path, &error);
     let mut builder = tempfile::Builder::new();
     // Temporary files are private; a result should be as readable as the user's other files.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     let mut file = builder.tempfile_in(folder(path)).map_err(failed)?;
     file.write_all(contents).map_err(failed)?;
-    file.persist(path).map_err(|error| failed(error.error))?;
-    Ok(())
+    Ok(file)
 }
 
 fn folder(path: &Path) -> &Path {

@@ -147,7 +147,7 @@ fn unknown_kinds_and_missing_files_are_wrong_usage() {
     for (emit, expected) in [
         (
             "ptx=a",
-            "there is no kind `ptx`\n  the kinds are hlo, plan, html, svg, dot, perfetto, xprof, costs, layout, c-header",
+            "there is no kind `ptx`\n  the kinds are hlo, plan, html, svg, dot, perfetto, xprof, costs, layout, c, c-header",
         ),
         ("layout", "expected KIND=FILE; the kinds are hlo, plan"),
         ("layout=", "the file name is missing after `=`"),
@@ -175,4 +175,55 @@ fn files_are_whole_or_not_there() {
     assert!(text.contains("the data of constant `c` is not in the program"), "{text}");
     assert_eq!(status, 1);
     assert_eq!(std::fs::read_to_string(folder.path().join("c.bin")).unwrap(), "before");
+}
+
+/// C and its header come together, for the plan that other forms describe.
+#[test]
+fn c_with_its_header() {
+    let folder = tempfile::tempdir().unwrap();
+    let module = repository(MODULE).display().to_string();
+    for verb in ["plan", "compile"] {
+        let args =
+            [verb, &module, "--target", "cpu", "--emit", "c=net.c", "--emit", "plan=net.json", "-o", "r.txt"];
+        let output = memplan(folder.path(), &args);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+        let plan: serde_json::Value = serde_json::from_str(&read("net.json")).unwrap();
+        let temp = plan["totals"]["temp"].as_u64().unwrap();
+        assert!(read("net.h").contains(&format!("#define net_ARENA_BYTES {temp}\n")));
+        assert!(read("net.c").contains("void net_run(const void *const arguments[], void *const results[])"));
+    }
+}
+
+/// What cannot be written as C is refused by name, before anything is written: other forms, too.
+#[test]
+fn c_is_refused_before_anything_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = "HloModule m\nENTRY e {\n  p = c64[8] parameter(0)\n  ROOT r = c64[8] negate(p)\n}";
+    std::fs::write(folder.path().join("m.hlo"), source).unwrap();
+    let args =
+        ["compile", "m.hlo", "--target", "cpu", "--emit", "hlo=a.hlo", "--emit", "c=net.c", "-o", "r.txt"];
+    let (text, status) = failure(folder.path(), &args);
+    assert!(text.contains("instruction `p` (parameter) cannot be written as C: numbers of c64"), "{text}");
+    assert_eq!((status, std::fs::read_dir(folder.path()).unwrap().count()), (1, 1));
+}
+
+/// Where one of the two files does not fit, there is neither, and what was there before is.
+#[test]
+#[cfg(target_os = "linux")]
+fn c_and_header_are_whole_or_not_there() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("net.h"), "before").unwrap();
+    let script = format!(
+        "trap '' XFSZ; ulimit -f 1; exec {} plan {} --target cpu --emit c=net.c -o /dev/null",
+        env!("CARGO_BIN_EXE_memplan"),
+        repository(MODULE).display()
+    );
+    let output =
+        std::process::Command::new("sh").current_dir(folder.path()).args(["-c", &script]).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("cannot write `net.c`: File too large"), "{text}");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(std::fs::read_to_string(folder.path().join("net.h")).unwrap(), "before");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left behind");
 }

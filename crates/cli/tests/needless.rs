@@ -40,6 +40,13 @@ fn flags_that_mean_nothing_for_a_machine_are_refused() {
         ("--target cpu --collective-memory 1MiB", "`--collective-memory` has no effect"),
         ("--target gpu-h100 --emit executorch=-", "`--emit executorch` makes no sense for gpu-h100"),
         ("--target tpu-v5e --emit tflite-micro=-", "`--emit tflite-micro` makes no sense for tpu-v5e"),
+        ("--target gpu-h100 --emit c=net.c", "`--emit c` makes no sense for gpu-h100: C is for processors"),
+        (
+            "--target cpu --emit c=-",
+            "the file must be NAME.c, where NAME can begin the names of C functions; `-` is not",
+        ),
+        ("--target cpu --emit c=my-net.c", "the file must be NAME.c"),
+        ("--target cpu --emit c=a.c --emit c-header=a.h", "two results would be written to `a.h`"),
         ("--target cpu --emit tiles=-", "`--emit tiles` makes no sense for cpu: it has no tiles"),
     ] {
         for verb in ["plan", "compile"] {

@@ -1,5 +1,8 @@
 //! The kinds of `--emit`, a row each.
 
+use std::path::Path;
+
+use memplan::c99::{self, is_identifier};
 use memplan::codegen::view::{perfetto, svg};
 use memplan::codegen::{
     Around, c_header, dot, executorch, offline_memory_allocation, write_constants, xprof,
@@ -93,6 +96,12 @@ pub(super) const KINDS: &[Kind] = &[
         },
     },
     Kind {
+        name: "c",
+        description: "the program as C99, in FILE.c and FILE.h, which runs in a static arena",
+        runs_on: runs_c,
+        contents: c_sources,
+    },
+    Kind {
         name: "c-header",
         description: "offsets, sizes and totals as constants for C and C++",
         runs_on: anywhere,
@@ -138,6 +147,16 @@ fn small_runtime(target: &Target) -> Result<(), &'static str> {
             Err("this runtime is for processors, such as cpu, mcu-cortex-m7 or your own machine")
         }
         _ => Ok(()),
+    }
+}
+
+/// Accepts targets for which there is a C compiler.
+fn runs_c(target: &Target) -> Result<(), &'static str> {
+    match target.family {
+        Family::Cpu | Family::Mcu => Ok(()),
+        _ => Err(
+            "C is for processors and microcontrollers: cpu, mcu-cortex-m7, mcu-nrf52840, or yours of such a family",
+        ),
     }
 }
 
@@ -193,6 +212,31 @@ fn constants(program: &PlannedModule<'_>) -> Result<Contents, Failure> {
     write_constants(program.module, &program.planned.plan, &mut bytes)
         .map_err(|error| Failure::input(&error))?;
     Ok(bytes.into())
+}
+
+/// The name that begins the names of a C file.
+///
+/// # Errors
+/// What is wrong with the path.
+pub(super) fn c_name(path: &str) -> Result<&str, String> {
+    let name = Path::new(path).file_name().and_then(|name| name.to_str()?.strip_suffix(".c"));
+    name.filter(|name| is_identifier(name)).ok_or_else(|| {
+        format!("the file must be NAME.c, where NAME can begin the names of C functions; `{path}` is not")
+    })
+}
+
+/// The program as C: the file and, beside it, its header.
+fn c_sources(request: &Request<'_>) -> Result<Contents, Failure> {
+    let path = Path::new(request.path);
+    let name = c_name(request.path).map_err(|reason| Failure::Usage(format!("error: {reason}")))?;
+    let PlannedModule { module, target, planned, .. } = *request.program;
+    let (schedule, facts, plan) = (&planned.schedule, &planned.facts, &planned.plan);
+    let sources = c99::write(&c99::Program { module, schedule, facts, plan, target, name });
+    let sources = sources.map_err(|error| Failure::input(&error))?;
+    Ok(Contents::Together(vec![
+        (path.to_path_buf(), sources.c.into_bytes()),
+        (path.with_extension("h"), sources.h.into_bytes()),
+    ]))
 }
 
 fn tiles(program: &PlannedModule<'_>) -> Result<Contents, Failure> {

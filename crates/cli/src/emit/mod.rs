@@ -18,8 +18,8 @@ pub(crate) use view::{Shown, page_of_two};
 
 use crate::failure::Failure;
 use crate::needless::{given, refuse};
-use crate::output::{distinct, write_folder, write_result};
-use kinds::{KINDS, Kind};
+use crate::output::{distinct, write_folder, write_result, write_together};
+use kinds::{KINDS, Kind, c_name};
 use request::{Contents, Request};
 
 #[derive(Args)]
@@ -62,10 +62,21 @@ impl FromStr for Emit {
             let meant = did_you_mean(name, KINDS.iter().map(|kind| kind.name));
             format!("there is no kind `{name}`{meant}\n  the kinds are {}", names())
         })?;
-        match path.is_empty() {
-            true => Err("the file name is missing after `=`".to_string()),
-            false => Ok(Emit { kind, path: path.to_string() }),
+        if path.is_empty() {
+            return Err("the file name is missing after `=`".to_string());
         }
+        if kind.name == "c" {
+            c_name(path)?;
+        }
+        Ok(Emit { kind, path: path.to_string() })
+    }
+}
+
+impl Emit {
+    /// The files to write.
+    fn paths(&self) -> Vec<String> {
+        let header = self.path.strip_suffix(".c").filter(|_| self.kind.name == "c");
+        [self.path.clone()].into_iter().chain(header.map(|name| format!("{name}.h"))).collect()
     }
 }
 
@@ -86,17 +97,22 @@ impl EmitArgs {
                 "it configures the graph of `--emit dot=FILE`",
             )?;
         }
-        distinct(self.emit.iter().map(|emit| Some(emit.path.as_str())).chain([report]))
+        let paths: Vec<String> = self.emit.iter().flat_map(Emit::paths).collect();
+        distinct(paths.iter().map(|path| Some(path.as_str())).chain([report]))
     }
 
     /// Writes every requested form.
     pub(crate) fn write(&self, program: &PlannedModule<'_>) -> Result<(), Failure> {
-        self.emit.iter().try_for_each(|Emit { kind, path }| {
-            let around = self.around.as_deref();
-            match (kind.contents)(&Request { program, path, around, depth: self.depth })? {
-                Contents::File(bytes) => write_result(Some(path), bytes),
-                Contents::Folder(files) => write_folder(path, &files),
-            }
+        let around = self.around.as_deref();
+        let contents = |Emit { kind, path }: &Emit| {
+            (kind.contents)(&Request { program, path, around, depth: self.depth })
+        };
+        // Nothing is written unless all can be made.
+        let contents: Vec<Contents> = self.emit.iter().map(contents).collect::<Result<_, _>>()?;
+        self.emit.iter().zip(contents).try_for_each(|(Emit { path, .. }, contents)| match contents {
+            Contents::File(bytes) => write_result(Some(path), bytes),
+            Contents::Folder(files) => write_folder(path, &files),
+            Contents::Together(files) => write_together(&files),
         })
     }
 

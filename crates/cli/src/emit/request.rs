@@ -20,6 +20,8 @@ pub(super) enum Contents {
     File(Vec<u8>),
     /// Files by their path within a folder.
     Folder(Vec<(PathBuf, Vec<u8>)>),
+    /// Files by their path, which are written together or not at all.
+    Together(Vec<(PathBuf, Vec<u8>)>),
 }
 
 impl From<Vec<u8>> for Contents {
