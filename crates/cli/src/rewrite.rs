@@ -264,7 +264,7 @@ fn json(rewritten: &Rewritten) -> String {
 /// The number of columns with figures, and the name.
 const FIGURES: usize = 7;
 
-const COLUMNS: [&str; 8] = ["", "memory", "", "time", "", "operations", "", "what"];
+const COLUMNS: [&str; 8] = ["", "memory", "", "time", "", "ops", "", "what"];
 
 /// The original program, and the program after each rewrite that was kept.
 fn rows(rewritten: &Rewritten) -> Vec<Vec<String>> {

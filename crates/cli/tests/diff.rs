@@ -72,7 +72,7 @@ fn growth_beyond_the_limit_is_status_5() {
     assert_eq!(status(&["--fail-above", "2B"]), Some(5));
     assert_eq!(status(&["--fail-above", "-2%"]), Some(2));
     let (message, _) = failure(folder.path(), &["diff", &before, &after, "--fail-above", "x%", "-o", "out"]);
-    assert!(message.contains("a share like `2%`"), "{message}");
+    assert!(message.contains("a share like `5%`"), "{message}");
 }
 
 #[test]

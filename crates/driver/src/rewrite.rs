@@ -281,12 +281,16 @@ impl Search<'_> {
         Ok(next)
     }
 
+    /// How many programs are held.
+    fn width(&self, module: &Module) -> usize {
+        let held = self.options.held_instructions / module.instruction_count().max(1);
+        held.max(3).min(self.options.width)
+    }
+
     /// The programs that the next rewrite is tried on.
     fn worth_going_on(&self, found: Vec<Attempt>) -> Vec<Attempt> {
         let prices: Vec<Estimated> = found.iter().map(|attempt| attempt.estimated).collect();
-        let held = self.options.held_instructions / found[0].module.instruction_count().max(1);
-        let width = held.max(3).min(self.options.width);
-        let kept = choice::thin(&prices, width, self.options);
+        let kept = choice::thin(&prices, self.width(&found[0].module), self.options);
         let mut found: Vec<Option<Attempt>> = found.into_iter().map(Some).collect();
         kept.into_iter().filter_map(|i| found[i].take()).collect()
     }
@@ -300,7 +304,10 @@ impl Search<'_> {
         threads: usize,
     ) -> Result<Vec<Candidate>, RewriteError> {
         let (mut memo, first) = Memo::new(module.clone());
-        let orders = rewrite.orders.iter().flat_map(|&guess| ways.iter().map(move |way| (guess, way)));
+        // Of a large module only the likeliest order is tried.
+        let is_small = self.width(module) == self.options.width;
+        let orders = if is_small { &rewrite.orders[..] } else { &rewrite.orders[rewrite.orders.len() - 1..] };
+        let orders = orders.iter().flat_map(|&guess| ways.iter().map(move |way| (guess, way)));
         let settings: Vec<SettingId> =
             orders.map(|(guess, way)| memo.branch(first, [Try::Order(guess), Try::Way(way)])).collect();
         memo.reach(&settings, 2, threads, |program, step| self.take(program, step, rewrite, module))?;

@@ -81,7 +81,7 @@ pub struct Rewrite {
     pub name: &'static str,
     /// A description.
     pub description: &'static str,
-    /// The orders in which the program may run.
+    /// The orders in which the program may run, the likeliest last.
     pub orders: Vec<FirstGuess>,
     /// The forms of the rewrite in a situation. Each is tried in each order.
     pub ways: fn(&Situation<'_>) -> Vec<AnyPass>,
@@ -185,7 +185,7 @@ impl Rewrite {
             Rewrite {
                 // JAX's text is a depth-first walk from the results, with the gradients of all weights last; every
                 // compiler runs them as soon as it can.
-                orders: vec![FirstGuess::Fused],
+                orders: vec![FirstGuess::Text, FirstGuess::Fused],
                 ..rewrite(
                     Lever::Recompute,
                     "recomputation",

@@ -108,6 +108,7 @@ impl Region {
             }
         }
         if inside.contains(&entry.root) && !matches!(module.instructions[entry.root].op, Op::Tuple) {
+            module.shape(entry.root).as_array()?;
             results.push(entry.root);
         }
         let mut results = BTreeSet::from_iter(results);

@@ -190,7 +190,7 @@ impl Walk<'_> {
             // A tuple may also have elements that come later.
             Op::Tuple => return is_flat(module, id).then_some(all),
             Op::GetTupleElement { index } => {
-                let label = all[*index as usize];
+                let label = *all.get(*index as usize)?;
                 let is_made_in_loop = wanted.is_none()
                     && matches!(module.instructions[instruction.operands[0]].op, Op::While)
                     && self.labels.is_inside(instruction.operands[0]);
