@@ -117,6 +117,9 @@ fn has_checkpoints(module: &Module) -> bool {
     entry.instructions.iter().any(|&id| matches!(module.instructions[id].op, Op::OptimizationBarrier))
 }
 
+/// Operations and the shapes that they make.
+type MadeBy = Vec<(Opcode, ShapeId)>;
+
 /// The forward half, and what crosses each of its places.
 struct Forward<'a> {
     module: &'a Module,
@@ -182,7 +185,7 @@ impl<'a> Forward<'a> {
     /// Every `every`th of the places behind operations that are alike.
     fn alike(&self, rank: usize, every: usize) -> Vec<usize> {
         let few = self.few();
-        let mut groups: Vec<(Vec<(Opcode, ShapeId)>, Vec<usize>)> = Vec::new();
+        let mut groups: Vec<(MadeBy, Vec<usize>)> = Vec::new();
         for i in self.ends().filter(|&i| self.crossing[i] <= few) {
             let made_by = self.made_by(self.instructions[i]);
             match groups.iter_mut().find(|(known, _)| *known == made_by) {
@@ -210,7 +213,7 @@ impl<'a> Forward<'a> {
     }
 
     /// What makes a value: its operation, and those of what it reads, two steps back.
-    fn made_by(&self, id: InstructionId) -> Vec<(Opcode, ShapeId)> {
+    fn made_by(&self, id: InstructionId) -> MadeBy {
         let mut made_by = Vec::new();
         let mut open = vec![(id, 0)];
         while let Some((id, steps)) = open.pop() {
