@@ -135,7 +135,7 @@ def report(rows):
     text += "libtpu's own estimated cycles.\n\n"
     text += "Rewrites leave numbers as they are, up to what XLA's compilers change themselves: the algebra of constants, and the order\n"
     text += "in which a reduction combines its elements, which HLO leaves open. What a loop stacks and a reduction sums up after it is summed up row by row, in the order of the steps;\n"
-    text += "blocks of rows are summed block by block. Sums narrower than f32 are carried in f32 from step to step, so that they are\n"
+    text += "blocks of rows are summed block by block, and parts of the batch part by part. Sums narrower than f32 are carried in f32 from step to step, so that they are\n"
     text += "rounded no more often than XLA rounds them. A value that is computed again, or once for all steps, is computed by the\n"
     text += "same operations.\n"
     for compiler in dict.fromkeys(row["compiler"] for row in rows):

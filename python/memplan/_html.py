@@ -56,7 +56,7 @@ def rewritten(result: Rewritten) -> str:
 
     rows = [("as it was", readable(result.before.bytes), f"{1e3 * result.before.seconds:.3f} ms", "")]
     for step in result.steps:
-        name = step.name if step.is_kept else f"not worth it: {step.name}"
+        name = step.name if step.is_kept else f"not kept: {step.name}"
         rows.append((name, readable(step.bytes), f"{1e3 * step.seconds:.3f} ms", step.description))
     return _table(("", "memory", "time", ""), rows)
 
