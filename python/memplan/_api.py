@@ -94,12 +94,11 @@ def rewrite(
     without: Sequence[str] = (),
     **kwargs: Any,
 ) -> Rewritten:
-    """A program rewritten so that XLA needs less memory for it on a machine: same parameters, results and numbers, up to
-    the order of sums.
+    """A program rewritten so that XLA needs less memory for it: same parameters, results and numbers.
 
-    Without a limit it is the smallest program that takes at most ``max_slowdown`` more time by the cost model, by default
-    a tenth (``0.1``); with ``memory_limit`` it is the fastest one that fits. ``only`` and ``without`` name levers, as
-    ``memplan rewrite --help`` lists them.
+    Numbers are the same up to the order of sums. Without a limit it is the smallest program that takes at most
+    ``max_slowdown`` more time by the cost model, by default a tenth (``0.1``); with ``memory_limit`` it is the fastest
+    one that fits. ``only`` and ``without`` name levers, as ``memplan rewrite --help`` lists them.
     """
     limit = bytes_of(memory_limit)
     machine = target or at_hand()

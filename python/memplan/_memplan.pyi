@@ -1,5 +1,6 @@
 """The extension module: programs, plans, packing and the command."""
 
+from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
