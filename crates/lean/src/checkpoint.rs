@@ -30,6 +30,9 @@ pub struct Checkpoint<'a> {
     /// Whether a result ends one checkpointed function and begins the next; it is also saved. If there is none, the
     /// whole is one function.
     pub is_border: &'a dyn Fn(InstructionId) -> bool,
+    /// Whether every function but the last must have a gradient to wait for. Without one, a compiler may compute the function
+    /// again right away, and keep what that makes.
+    pub must_wait: bool,
 }
 
 /// The module with checkpoints in its forward half; `None` where the backward half needs nothing that is not saved. Close to
@@ -43,6 +46,9 @@ pub fn checkpoint(module: &Module, checkpoint: &Checkpoint<'_>) -> Option<Module
     let levels = levels(module, &again, is_border);
     let saved = saved(module, &again, &levels, phase);
     let arrives = arrivals(module, &again, &levels, phase);
+    if checkpoint.must_wait && arrives.len() + 1 < saved.len() {
+        return None;
+    }
     let mut module = module.clone();
     let mut names = Names::new(&module);
     let entry = module.entry;

@@ -121,6 +121,7 @@ impl Policy {
                 is_forward(id)
                     && self.border.as_ref().is_some_and(|border| is_of(id, std::slice::from_ref(border)))
             },
+            must_wait: false,
         };
         let checkpointed = passes::checkpoint(module, &checkpoint);
         let module = checkpointed.ok_or("the policy saves everything that the backward half needs")?;
