@@ -97,30 +97,56 @@ impl Labels {
     /// How to compute rows of a value that exists without the batch, in place of cutting them out: repetitions, and what is
     /// cheaply made of them.
     pub(super) fn remade(&self, module: &Module, id: InstructionId, rows: Rows) -> Option<Treatment> {
-        remade(module, self.n, id, rows, MAX_REMADE)
+        let is_leaf = |id: InstructionId, rows: Rows| {
+            is_repetition(&module.instructions[id].op).then(|| by_result(module, id, self.n, rows).is_some())
+        };
+        if !is_cheaply_made(module, self.n, (id, rows), is_leaf) {
+            return None;
+        }
+        match module.instructions[id].op {
+            Op::Constant(_) => Some(Treatment { outcome: Outcome::Rows(rows), operands: SmallVec::new() }),
+            _ => by_result(module, id, self.n, rows),
+        }
     }
 }
 
-/// The longest chain of operations that is computed again for rows of a value.
+/// The most operations that are computed again for rows of a value.
 const MAX_REMADE: usize = 256;
 
-fn remade(module: &Module, n: i64, id: InstructionId, rows: Rows, depth: usize) -> Option<Treatment> {
-    let instruction = &module.instructions[id];
-    if matches!(instruction.op, Op::Constant(_)) {
-        let is_splat = scalar(module, id).is_some();
-        return is_splat.then(|| Treatment { outcome: Outcome::Rows(rows), operands: SmallVec::new() });
+/// Whether rows of a value are cheaply made of rows of others, down to leaves: `is_leaf` says of a value whether it is one
+/// that can be had or one that cannot, or neither. Visits each value once.
+fn is_cheaply_made(
+    module: &Module,
+    n: i64,
+    value: (InstructionId, Rows),
+    mut is_leaf: impl FnMut(InstructionId, Rows) -> Option<bool>,
+) -> bool {
+    let mut seen = FxHashSet::from_iter([value]);
+    let mut open = vec![value];
+    while let Some((id, rows)) = open.pop() {
+        let instruction = &module.instructions[id];
+        let can_be_had = match instruction.op {
+            Op::Constant(_) => Some(scalar(module, id).is_some()),
+            _ => is_leaf(id, rows),
+        };
+        match can_be_had {
+            Some(true) => continue,
+            Some(false) => return false,
+            None => {}
+        }
+        let is_cheap = matches!(cost::class_of(module, id), CostClass::Cheap | CostClass::Free);
+        if !is_cheap || matches!(instruction.op, Op::GetTupleElement { .. } | Op::Parameter { .. }) {
+            return false;
+        }
+        let Some(treatment) = by_result(module, id, n, rows) else { return false };
+        for (&operand, part) in instruction.operands.iter().zip(&treatment.operands) {
+            open.extend(part.map(|rows| (operand, rows)).filter(|&next| seen.insert(next)));
+        }
+        if seen.len() > MAX_REMADE {
+            return false;
+        }
     }
-    let is_cheap = matches!(cost::class_of(module, id), CostClass::Cheap | CostClass::Free);
-    if depth == 0 || !is_cheap || matches!(instruction.op, Op::GetTupleElement { .. } | Op::Parameter { .. })
-    {
-        return None;
-    }
-    let treatment = by_result(module, id, n, rows)?;
-    let mut parts = instruction.operands.iter().zip(&treatment.operands);
-    let is_made_of_repetitions = parts.all(|(&operand, part)| {
-        part.is_none_or(|rows| remade(module, n, operand, rows, depth - 1).is_some())
-    });
-    (is_repetition(&instruction.op) || is_made_of_repetitions).then_some(treatment)
+    true
 }
 
 /// Whether an instruction that adds up rows has nothing to add them to.
@@ -256,25 +282,12 @@ impl Walk<'_> {
 
     /// Whether rows of a whole value can be had: cut out in the entry; made again in a loop, or asked for.
     fn cuts(&self, id: InstructionId, rows: Rows, wanted: &mut Wanted) -> bool {
-        if wanted.is_none() || self.asks(id, Label::Rows(rows), wanted) {
-            return true;
-        }
-        let module = self.module;
-        let instruction = &module.instructions[id];
-        let n = self.labels.n;
-        let counts = matches!(instruction.op, Op::Iota { dimension } if dimension == rows.dimension as i64);
-        if counts {
-            return false;
-        }
-        if matches!(instruction.op, Op::Constant(_)) {
-            return scalar(module, id).is_some();
-        }
-        if !matches!(cost::class_of(module, id), CostClass::Cheap | CostClass::Free) {
-            return false;
-        }
-        let Some(treatment) = by_result(module, id, n, rows) else { return false };
-        let mut parts = instruction.operands.iter().zip(&treatment.operands);
-        parts.all(|(&operand, part)| part.is_none_or(|rows| self.cuts(operand, rows, wanted)))
+        wanted.is_none()
+            || is_cheaply_made(self.module, self.labels.n, (id, rows), |id, rows| {
+                let op = &self.module.instructions[id].op;
+                let counts = matches!(op, Op::Iota { dimension } if *dimension == rows.dimension as i64);
+                if counts { Some(false) } else { self.asks(id, Label::Rows(rows), wanted).then_some(true) }
+            })
     }
 
     /// Asks for a label of an element of a loop's state, if the value is one.
@@ -309,7 +322,6 @@ impl Walk<'_> {
             if next.len() != state.len() {
                 return None;
             }
-            let mut is_stable = true;
             let mut joined = state.clone();
             for (index, label) in asked.unwrap_or_default() {
                 joined[index as usize] = join(joined[index as usize], label);
@@ -317,25 +329,26 @@ impl Walk<'_> {
             for (label, next) in joined.iter_mut().zip(&next) {
                 *label = join(*label, *next);
             }
-            is_stable &= joined == state;
-            state = joined;
-            if is_stable {
+            if joined == state {
                 break;
             }
+            state = joined;
         }
         self.label_parameter(condition, &state);
-        self.label_computation(condition, &mut Some(Vec::new()));
+        // The state is settled: nothing more may be asked of it.
+        let mut late = Some(Vec::new());
+        self.label_computation(condition, &mut late);
         let is_counted = self.labels.of_array(module.computations[condition].root) == Label::Whole;
         let starts = self.elements(module.instructions[id].operands[0]);
         let ends = self.elements(module.computations[body].root);
         let is_brought = is_counted
             && (0..state.len()).all(|e| {
-                let Some((start, end)) = starts.as_ref().zip(ends.as_ref()).map(|(a, b)| (a[e], b[e])) else {
+                let Some((start, end)) = starts.zip(ends).map(|(a, b)| (a[e], b[e])) else {
                     return state[e] == first[e];
                 };
-                self.brings(start, state[e], wanted) && self.brings(end, state[e], &mut Some(Vec::new()))
+                self.brings(start, state[e], wanted) && self.brings(end, state[e], &mut late)
             });
-        is_brought.then_some(state)
+        (is_brought && late.is_none_or(|late| late.is_empty())).then_some(state)
     }
 
     /// The values in a tuple, if they are together only there.
@@ -367,13 +380,19 @@ fn of_all(module: &Module, id: InstructionId, label: Label) -> LabelList {
     }
 }
 
-/// Whether a computation does anything but compute its root.
+/// Whether a computation, or one that it calls, does anything but compute its root. Visits each once.
 fn has_side_effects(module: &Module, computation: ComputationId) -> bool {
-    module.computations[computation].instructions.iter().any(|&id| {
-        let instruction = &module.instructions[id];
-        instruction.op.has_side_effect()
-            || instruction.called.iter().any(|&called| has_side_effects(module, called))
-    })
+    let mut seen = FxHashSet::from_iter([computation]);
+    let mut open = vec![computation];
+    while let Some(computation) = open.pop() {
+        for (_, instruction) in module.instructions_of(computation) {
+            if instruction.op.has_side_effect() {
+                return true;
+            }
+            open.extend(instruction.called.iter().copied().filter(|&called| seen.insert(called)));
+        }
+    }
+    false
 }
 
 fn is_flat(module: &Module, id: InstructionId) -> bool {
