@@ -210,7 +210,7 @@ fn within_loops(now: &Situation<'_>) -> Vec<AnyPass> {
 
 /// Only where the compiler keeps barriers until the recomputed values cannot be merged with the original ones.
 fn checkpoints(now: &Situation<'_>) -> Vec<AnyPass> {
-    let way = |(borders, saves)| CheckpointLayers { borders, saves }.into();
+    let way = |(borders, saves)| CheckpointLayers { borders, saves, gradients_first: true }.into();
     let of_layers = |every| Borders::Alike { rank: 0, every };
     let ways = [
         (of_layers(1), Saves::Nothing),
@@ -232,9 +232,9 @@ fn in_parts(now: &Situation<'_>) -> Vec<AnyPass> {
 
 /// Small arrays in blocks too, or only the widest, since every loop costs time.
 fn blocks_of_rows(now: &Situation<'_>) -> Vec<AnyPass> {
-    let shares = [passes::ROW_BLOCKS.min_share, OneIn(8)];
-    let way = |min_share| RowBlocks { min_share, ..passes::ROW_BLOCKS }.into();
-    if now.is_partitioned { Vec::new() } else { shares.map(way).into() }
+    let all = passes::ROW_BLOCKS;
+    let ways = [all, RowBlocks { min_share: OneIn(8), ..all }, RowBlocks { widest_only: true, ..all }];
+    if now.is_partitioned { Vec::new() } else { ways.map(AnyPass::from).into() }
 }
 
 fn bytes_of_scatters(module: &Module, target: &Target) -> u64 {
