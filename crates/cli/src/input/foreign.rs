@@ -14,11 +14,6 @@ struct Form {
 /// Binary formats come before texts.
 const FORMS: &[Form] = &[
     Form {
-        is: |bytes| bytes.starts_with(b"ML\xefR"),
-        name: "StableHLO, or another dialect of MLIR, as bytecode",
-        help: JAX_RECIPE,
-    },
-    Form {
         is: |bytes| bytes.starts_with(b"\x28\xb5\x2f\xfd"),
         name: "compressed with zstd",
         help: "`zstd -d FILE` unpacks it; `.gz` is read as it is",
@@ -66,7 +61,6 @@ const FORMS: &[Form] = &[
         name: "text in UTF-16",
         help: "save it as UTF-8; `>` in Windows PowerShell writes UTF-16, `| Set-Content -Encoding utf8` does not",
     },
-    Form { is: is_mlir, name: "StableHLO, or another dialect of MLIR", help: JAX_RECIPE },
     Form { is: |bytes| text_of(bytes).starts_with("{ lambda"), name: "a jaxpr", help: JAX_RECIPE },
     Form {
         is: |bytes| text_of(bytes).starts_with("BufferAssignment:"),
@@ -120,7 +114,10 @@ fn text_of(bytes: &[u8]) -> &str {
 }
 
 /// Text of MLIR begins with a module, a function, or aliases of attributes and locations.
-fn is_mlir(bytes: &[u8]) -> bool {
+pub(super) fn is_mlir(bytes: &[u8]) -> bool {
+    if begins_as_hlo(bytes) {
+        return false;
+    }
     let text = text_of(bytes);
     let first = text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with("//"));
     let begins = |first: &str| {
