@@ -19,12 +19,13 @@ pub fn canonical(module: &Module, with_sources: bool) -> String {
         }
         texts.insert(id, text);
     }
-    // Computations are in the text of the entry by number.
     let mut out = String::new();
-    let mut numbers: HashMap<&str, usize> = HashMap::new();
-    for id in module.computations.keys() {
-        let number = numbers.len();
-        numbers.entry(&texts[&id]).or_insert(number);
+    // Called computations, as the entry calls them.
+    let mut called: Vec<&String> = texts.values().filter(|text| **text != all).collect();
+    called.sort();
+    called.dedup();
+    for text in called {
+        let _ = writeln!(out, "[{:016x}]:\n{text}", hash(text));
     }
     let _ = writeln!(out, "{all}");
     for alias in &module.config.input_output_alias {
@@ -53,6 +54,7 @@ fn computation(
         equal.insert(text, number);
         numbers.insert(parameter, number);
     }
+    let mut next = computation.parameters.len();
     let mut stack = vec![(computation.root, false)];
     while let Some((at, is_ready)) = stack.pop() {
         if numbers.contains_key(&at) {
@@ -88,12 +90,12 @@ fn computation(
         }
         // Equal operations are one, since readers differ in which constants they repeat.
         let is_pure = matches!(instruction.op, Op::Constant(_) | Op::Broadcast { .. } | Op::Tuple | Op::GetTupleElement { .. });
-        let next = numbers.len();
         let number = match is_pure {
             true => *equal.entry(text.clone()).or_insert(next),
             false => next,
         };
         if number == next {
+            next += 1;
             let _ = writeln!(out, "{number} = {text}");
         }
         numbers.insert(at, number);

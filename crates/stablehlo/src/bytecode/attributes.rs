@@ -103,7 +103,7 @@ impl<'b> Tables<'b> {
         self.deeper(|| match (entry.is_encoded, entry.dialect) {
             (true, Dialect::Builtin) => self.builtin_attribute(Bytes::new(entry.contents), budget),
             (true, Dialect::Vhlo) => self.vhlo_attribute(Bytes::new(entry.contents), budget),
-            (true, Dialect::Other) => Ok(Attribute::Dialect("unknown".into(), "".into())),
+            (true, Dialect::Other) => { eprintln!("{:?} {}", entry.contents, String::from_utf8_lossy(entry.contents)); Ok(Attribute::Dialect("unknown".into(), "".into())) }
             (false, _) => {
                 let text = text_of(entry.contents)?;
                 let unknown = || Error::new(format!("the attribute `{}` is not supported", shortened(text)));

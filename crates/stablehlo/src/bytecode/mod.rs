@@ -4,6 +4,7 @@
 //! StableHLO's names.
 
 mod attributes;
+mod properties;
 mod reader;
 
 use std::cell::Cell;
@@ -67,7 +68,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Program, Error> {
         &dialects,
         &strings,
     )?;
-    let properties = properties(sections[section::PROPERTIES])?;
+    let properties = property_blobs(sections[section::PROPERTIES])?;
     let budget = 1_000_000 + 64 * rest.len() as u64;
     let mut reader = Reader {
         version,
@@ -169,7 +170,7 @@ fn dialects<'b>(
 }
 
 /// The bytes of the properties of operations.
-fn properties(contents: &[u8]) -> Result<Vec<&[u8]>, Error> {
+fn property_blobs(contents: &[u8]) -> Result<Vec<&[u8]>, Error> {
     if contents.is_empty() {
         return Ok(Vec::new());
     }
@@ -196,14 +197,6 @@ struct Reader<'b> {
     budget: Cell<u64>,
     depth: u32,
 }
-
-/// Attributes that the operations of other dialects keep as properties, in order, and whether each must be there.
-const PROPERTIES: &[(&str, &[(&str, bool)])] = &[
-    ("builtin.module", &[("sym_name", false), ("sym_visibility", false)]),
-    ("sdy.mesh", &[("sym_name", true), ("mesh", true)]),
-    ("sdy.sharding_constraint", &[("sharding", true)]),
-    ("sdy.manual_computation", &[("in_shardings", true), ("out_shardings", true), ("manual_axes", true)]),
-];
 
 /// The parts that an operation may have.
 mod has {
@@ -359,16 +352,17 @@ impl<'b> Reader<'b> {
 
     fn read_properties(&mut self, name: &str, contents: &'b [u8]) -> Result<Attributes, Error> {
         let mut bytes = Bytes::new(contents);
-        let Some((_, named)) = PROPERTIES.iter().find(|(listed, _)| *listed == name) else {
-            if name.starts_with("stablehlo.") || name.starts_with("func.") || name.starts_with("chlo.") {
-                let message = format!("`{name}` in bytecode that is not portable is not supported");
-                return Err(Error::new(message));
-            }
-            // Operations without properties of their own have a dictionary.
-            let number = bytes.number()?;
-            return self.dictionary(number);
-        };
         let mut found = Attributes::new();
+        if let Some(versioned) = name.strip_prefix("vhlo.") {
+            let listed = properties::VHLO.iter().find(|(listed, _)| *listed == versioned);
+            for &attribute in listed.map(|(_, names)| *names).unwrap_or_default() {
+                found.push((attribute.into(), self.attribute(bytes.number()?)?));
+            }
+            return Ok(found);
+        }
+        let Some((_, named)) = properties::OTHERS.iter().find(|(listed, _)| *listed == name) else {
+            return Err(Error::new(format!("`{name}` in bytecode that is not portable is not supported")));
+        };
         for &(attribute, is_required) in *named {
             let (number, is_there) = match is_required {
                 true => (bytes.number()?, true),

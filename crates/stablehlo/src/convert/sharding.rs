@@ -25,7 +25,7 @@ impl<'p> Meshes<'p> {
             let Some(Attribute::Dialect(_, body)) = operation.attribute("mesh") else {
                 return Err(operation.missing("mesh"));
             };
-            let axes = axes_of(body).ok_or_else(|| operation.error("this mesh is not supported"))?;
+            let axes = axes_of(body).ok_or_else(|| operation.error(format!("the mesh `{body}` is not supported")))?;
             meshes.push((name, &**body, axes));
         }
         Ok(Meshes { meshes })
