@@ -85,7 +85,10 @@ fn computation(
         if let Some(config) = &instruction.backend_config {
             let _ = write!(text, " {}", String::from_utf8_lossy(config));
         }
-        if with_sources && let Some(metadata) = &instruction.metadata {
+        // Constants that are repeated are made where they are used; of which use they have the name differs.
+        let is_constant = |&id: &InstructionId| matches!(module.instructions[id].op, Op::Constant(_));
+        let is_repeated = matches!(instruction.op, Op::Broadcast { .. }) && instruction.operands.iter().all(is_constant);
+        if with_sources && !is_repeated && let Some(metadata) = &instruction.metadata {
             let _ = write!(text, " @{}", metadata.op_name);
         }
         // Equal operations are one, since readers differ in which constants they repeat.

@@ -25,6 +25,7 @@ struct Entry<'b> {
 enum Dialect {
     Builtin,
     Vhlo,
+    Sdy,
     Other,
 }
 
@@ -54,6 +55,7 @@ impl<'b> Tables<'b> {
                 let dialect = match *dialects.get(sizes.number()? as usize).ok_or_else(truncated)? {
                     "builtin" => Dialect::Builtin,
                     "vhlo" => Dialect::Vhlo,
+                    "sdy" => Dialect::Sdy,
                     _ => Dialect::Other,
                 };
                 let in_group = sizes.count()?;
@@ -81,7 +83,7 @@ impl<'b> Tables<'b> {
         let found = self.deeper(|| match (entry.is_encoded, entry.dialect) {
             (true, Dialect::Builtin) => self.builtin_type(Bytes::new(entry.contents)),
             (true, Dialect::Vhlo) => self.vhlo_type(Bytes::new(entry.contents)),
-            (true, Dialect::Other) => Ok(Type::Other("a type of another dialect".into())),
+            (true, _) => Ok(Type::Other("a type of another dialect".into())),
             (false, _) => {
                 let text = text_of(entry.contents)?;
                 Ok(text::parse_type(text).unwrap_or_else(|| Type::Other(text.into())))
@@ -103,7 +105,8 @@ impl<'b> Tables<'b> {
         self.deeper(|| match (entry.is_encoded, entry.dialect) {
             (true, Dialect::Builtin) => self.builtin_attribute(Bytes::new(entry.contents), budget),
             (true, Dialect::Vhlo) => self.vhlo_attribute(Bytes::new(entry.contents), budget),
-            (true, Dialect::Other) => { eprintln!("{:?} {}", entry.contents, String::from_utf8_lossy(entry.contents)); Ok(Attribute::Dialect("unknown".into(), "".into())) }
+            (true, Dialect::Sdy) => self.sdy_attribute(Bytes::new(entry.contents), budget),
+            (true, Dialect::Other) => Err(Error::new("an attribute of another dialect is not supported")),
             (false, _) => {
                 let text = text_of(entry.contents)?;
                 let unknown = || Error::new(format!("the attribute `{}` is not supported", shortened(text)));
@@ -441,6 +444,70 @@ impl<'b> Tables<'b> {
             25 => Attribute::Dictionary(vec![("axes".into(), self.attribute_at(bytes.number()?, budget)?)]),
             other => return Err(Error::new(format!("attributes of kind {other} of VHLO are not supported"))),
         })
+    }
+
+    /// An attribute of Shardy, as it is written in text.
+    fn sdy_attribute(&self, mut bytes: Bytes<'b>, budget: &Cell<u64>) -> Result<Attribute, Error> {
+        let bytes = &mut bytes;
+        let unknown = || Error::new("an attribute of Shardy is not supported");
+        let body_of = |number: u64| match self.attribute_at(number, budget)? {
+            Attribute::Dialect(_, body) => Ok(body),
+            Attribute::String(text) => Ok(format!("\"{text}\"").into()),
+            Attribute::Symbol(name) => Ok(format!("@{name}").into()),
+            _ => Err(unknown()),
+        };
+        let list = |bytes: &mut Bytes<'b>, open: &str, close: &str| {
+            let bodies = (0..bytes.count()?).map(|_| Ok(format!("{open}{}{close}", body_of(bytes.number()?)?)));
+            Ok(bodies.collect::<Result<Vec<String>, Error>>()?.join(", "))
+        };
+        let (name, body) = match bytes.number()? {
+            0 => ("sdy", format!("manual_axes{{{}}}", list(bytes, "", "")?)),
+            1 => ("sdy.mesh_axis", format!("\"{}\"={}", self.string(bytes)?, bytes.signed()?)),
+            2 => {
+                let axes = list(bytes, "", "")?;
+                let devices: Vec<String> = bytes.signed_list()?.iter().map(i64::to_string).collect();
+                let devices = match devices.is_empty() {
+                    true => String::new(),
+                    false => format!(", device_ids=[{}]", devices.join(", ")),
+                };
+                ("sdy.mesh", format!("[{axes}]{devices}"))
+            }
+            3 => ("sdy.sub_axis_info", format!("({}){}", bytes.signed()?, bytes.signed()?)),
+            4 => {
+                let name = self.string(bytes)?;
+                let (part, is_there) = bytes.flagged()?;
+                let part = if is_there { format!(":{}", body_of(part)?) } else { String::new() };
+                ("sdy.axis_ref", format!("\"{name}\"{part}"))
+            }
+            5 => {
+                let axes = list(bytes, "", "")?;
+                let is_closed = bytes.byte()? != 0;
+                let open = match (is_closed, axes.is_empty()) {
+                    (true, _) => "",
+                    (false, true) => "?",
+                    (false, false) => ", ?",
+                };
+                let (priority, is_there) = bytes.flagged()?;
+                let priority = if is_there { format!("p{priority}") } else { String::new() };
+                ("sdy.dimension_sharding", format!("{{{axes}{open}}}{priority}"))
+            }
+            kind @ (6 | 15) => {
+                let mesh = body_of(bytes.number()?)?;
+                let dimensions = list(bytes, "", "")?;
+                let mut body = format!("{mesh}, [{dimensions}]");
+                let names: &[&str] = if kind == 6 { &["replicated"] } else { &["replicated", "unreduced"] };
+                for name in names {
+                    let axes = list(bytes, "", "")?;
+                    if !axes.is_empty() {
+                        body += &format!(", {name}={{{axes}}}");
+                    }
+                }
+                ("sdy.sharding", body)
+            }
+            7 | 16 => ("sdy.sharding_per_value", format!("[{}]", list(bytes, "<", ">")?)),
+            _ => return Err(unknown()),
+        };
+        Ok(Attribute::Dialect(name.into(), body.into()))
     }
 
     fn deeper<T>(&self, read: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {

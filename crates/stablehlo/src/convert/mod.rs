@@ -7,6 +7,7 @@ mod attributes;
 mod chlo;
 mod collectives;
 mod control;
+mod fold;
 mod liveness;
 mod metadata;
 mod operations;

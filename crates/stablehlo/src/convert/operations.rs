@@ -107,11 +107,21 @@ impl<'p> Converter<'p> {
                 if !expected.allows(operands.len()) {
                     return Err(operation.error(format!("`{}` has {} operands", operation.name, operands.len())));
                 }
-                let operands = self.constants_right(&op, operands, operation);
-                self.emit(body, operation, op, &operands, &called, shape)
+                let mut operands = self.constants_right(&op, operands, operation);
+                self.shortened(&op, &mut operands);
+                match self.folded(&op, &operands, &shape, operation.location, body) {
+                    Some(known) => {
+                        self.give(operation, known, body);
+                        return Ok(());
+                    }
+                    None => self.emit(body, operation, op, &operands, &called, shape),
+                }
             }
         };
-        self.note_all(id, operation)?;
+        if self.module.instructions.keys().next_back() == Some(id) {
+            // What was there before has its own notes.
+            self.note_all(id, operation)?;
+        }
         self.give(operation, id, body);
         Ok(())
     }
@@ -493,6 +503,9 @@ impl<'p> Converter<'p> {
             return Err(operation.error("`stablehlo.select` has three operands"));
         }
         let shape = self.result_shape(operation)?;
+        if let Some(known) = self.folded(&Op::Select, &operands, &shape, operation.location, body) {
+            return Ok(known);
+        }
         operands[0] = self.spread(operands[0], &shape, operation, body);
         Ok(self.emit(body, operation, Op::Select, &operands, &[], shape))
     }
@@ -527,9 +540,11 @@ impl<'p> Converter<'p> {
         }
         let line = Shape::array(array.element_type, [extent]);
         let count = self.insert(body, operation.location, "iota", |cursor| cursor.iota(line, 0));
+        let is_line = array.element_count() == u64::try_from(extent).ok();
         let extents = array.dimensions;
-        Ok(self.insert(body, operation.location, "broadcast", |cursor| {
-            cursor.broadcast(count, extents, [dimension])
+        Ok(self.insert(body, operation.location, "broadcast", |cursor| match is_line {
+            true => cursor.reshape(count, extents),
+            false => cursor.broadcast(count, extents, [dimension]),
         }))
     }
 
@@ -551,6 +566,10 @@ impl<'p> Converter<'p> {
         }
         if from.dimensions == to.dimensions && dimensions.iter().enumerate().all(|(i, &d)| d == i as i64) {
             return Ok(operand);
+        }
+        let op = Op::Broadcast { dimensions: dimensions.clone() };
+        if let Some(known) = self.folded(&op, operands, &Shape::Array(to.clone()), operation.location, body) {
+            return Ok(known);
         }
         // What adds only dimensions of extent 1 is a reshape.
         let ascending = dimensions.windows(2).all(|pair| pair[0] < pair[1]);

@@ -212,7 +212,18 @@ impl<'s> Parser<'s> {
                 return Err(self.cursor.error(at..at + name.len(), format!("`{name}` already exists")));
             }
         }
-        operation.location = self.trailing_location()?;
+        let location = self.trailing_location()?;
+        if location != LocationId::default() {
+            operation.location = location;
+        }
+        if &*operation.name == "stablehlo.reduce" {
+            // What is written as `applies stablehlo.add` is where the reduction is.
+            for inner in operation.regions.iter_mut().flat_map(|region| &mut region.operations) {
+                if inner.span.is_empty() {
+                    inner.location = operation.location;
+                }
+            }
+        }
         Ok(operation)
     }
 
