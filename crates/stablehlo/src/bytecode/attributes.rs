@@ -504,6 +504,33 @@ impl<'b> Tables<'b> {
                 }
                 ("sdy.sharding", body)
             }
+            8 => {
+                let factors = bytes.signed_list()?;
+                let names: Vec<String> = factors.iter().map(|&factor| factor_name(factor)).collect();
+                ("sdy.dim_mapping", names.concat())
+            }
+            9 => ("sdy.tensor_mapping", format!("[{}]", list(bytes, "", "")?)),
+            10 => {
+                let sizes = bytes.signed_list()?;
+                let (operands, results) = (list(bytes, "", "")?, list(bytes, "", "")?);
+                let sizes: Vec<String> = sizes
+                    .iter()
+                    .zip(0..)
+                    .map(|(size, factor)| format!("{}={size}", factor_name(factor)))
+                    .collect();
+                let mut body = format!("({operands})->({results}) {{{}}}", sizes.join(", "));
+                for name in ["reduction", "need_replication", "permutation", "blocked_propagation"] {
+                    let factors = bytes.signed_list()?;
+                    if !factors.is_empty() {
+                        let names: Vec<String> = factors.iter().map(|&factor| factor_name(factor)).collect();
+                        body += &format!(" {name}={{{}}}", names.join(", "));
+                    }
+                }
+                if bytes.byte()? != 0 {
+                    body += ", custom";
+                }
+                ("sdy.op_sharding_rule", body)
+            }
             7 | 16 => ("sdy.sharding_per_value", format!("[{}]", list(bytes, "<", ">")?)),
             _ => return Err(unknown()),
         };
@@ -518,6 +545,14 @@ impl<'b> Tables<'b> {
         let result = read();
         self.depth.set(self.depth.get() - 1);
         result
+    }
+}
+
+/// The name of a factor of a sharding rule: `i` to `z`, then `z_1`.
+fn factor_name(factor: i64) -> String {
+    match u8::try_from(factor) {
+        Ok(factor @ 0..18) => char::from(b'i' + factor).to_string(),
+        _ => format!("z_{}", factor.saturating_sub(17)),
     }
 }
 

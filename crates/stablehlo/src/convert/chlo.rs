@@ -12,7 +12,6 @@ use crate::mlir::{Attribute, Attributes, Operation};
 /// Functions that HLO has.
 const PLAIN: &[(&str, Op)] = &[
     ("acos", Op::Unary(UnaryOp::Acos)),
-    ("acosh", Op::Unary(UnaryOp::Acosh)),
     ("asin", Op::Unary(UnaryOp::Asin)),
     ("asinh", Op::Unary(UnaryOp::Asinh)),
     ("atanh", Op::Unary(UnaryOp::Atanh)),
@@ -41,9 +40,10 @@ impl<'p> Converter<'p> {
                 let op = Op::RaggedDot(Box::new(self.ragged_dot(operation)?));
                 self.emit(body, operation, op, &operands, &[], shape)
             }
-            "erfc" | "erf_inv" => {
+            "erfc" | "erf_inv" | "acosh" => {
                 let &[x] = &operands[..] else { return Err(operation.unsupported()) };
                 let element = self.module.shape(x).as_array().map(|array| array.element_type);
+                let first = self.module.instructions.len();
                 let metadata = self.sources.metadata(operation.location);
                 let mut formula = Formula {
                     cursor: Cursor::end(&mut self.module, &mut self.names, body.computation)
@@ -52,6 +52,10 @@ impl<'p> Converter<'p> {
                 let made = match (name, element) {
                     ("erfc", Some(ElementType::F32)) => Some(formula.erfc(x)),
                     ("erf_inv", Some(ElementType::F32)) => Some(formula.erf_inv(x)),
+                    ("acosh", Some(ElementType::F32)) => Some(formula.acosh(x)),
+                    ("acosh", Some(_)) => {
+                        Some(formula.cursor.insert(Op::Unary(UnaryOp::Acosh), [x]))
+                    }
                     (_, Some(narrow @ (ElementType::F16 | ElementType::Bf16))) => {
                         let wide = formula.cursor.convert(x, ElementType::F32);
                         let made = match name {
@@ -62,6 +66,13 @@ impl<'p> Converter<'p> {
                     }
                     _ => None,
                 };
+                // Constants are nobody's.
+                for index in first..self.module.instructions.len() {
+                    let instruction = &mut self.module.instructions[InstructionId::new(index)];
+                    if matches!(instruction.op, Op::Constant(_)) {
+                        instruction.metadata = None;
+                    }
+                }
                 made.ok_or_else(|| {
                     let element = element.map_or("", <&str>::from);
                     operation.error(format!("operation `{}` of {element} is not supported", operation.name))
@@ -188,8 +199,9 @@ impl Formula<'_> {
     /// A polynomial by Horner's rule, the highest power first.
     fn polynomial(&mut self, x: InstructionId, coefficients: &[f32]) -> InstructionId {
         let mut sum = self.number(coefficients[0], x);
-        for &coefficient in &coefficients[1..] {
-            let product = self.cursor.binary(BinaryOp::Multiply, sum, x);
+        for (i, &coefficient) in coefficients[1..].iter().enumerate() {
+            let (left, right) = if i == 0 { (x, sum) } else { (sum, x) };
+            let product = self.cursor.binary(BinaryOp::Multiply, left, right);
             let coefficient = self.number(coefficient, x);
             sum = self.cursor.binary(BinaryOp::Add, product, coefficient);
         }
@@ -231,6 +243,24 @@ impl Formula<'_> {
         let size = self.cursor.unary(UnaryOp::Abs, x);
         let is_near = self.cursor.compare(ComparisonDirection::Lt, size, one);
         self.cursor.select(is_near, near, far)
+    }
+
+    /// `log(x + sqrt(x^2 - 1))`, and `log(2 x)` where the square is too large.
+    fn acosh(&mut self, x: InstructionId) -> InstructionId {
+        let most = self.number(f32::MAX / 2.0, x);
+        let is_large = self.cursor.compare(ComparisonDirection::Ge, x, most);
+        let log = self.cursor.unary(UnaryOp::Log, x);
+        let two = self.number(std::f32::consts::LN_2, x);
+        let large = self.cursor.binary(BinaryOp::Add, log, two);
+        let one = self.number(1.0, x);
+        let below = self.cursor.binary(BinaryOp::Subtract, x, one);
+        let below = self.cursor.unary(UnaryOp::Sqrt, below);
+        let above = self.cursor.binary(BinaryOp::Add, x, one);
+        let above = self.cursor.unary(UnaryOp::Sqrt, above);
+        let sum = self.cursor.binary(BinaryOp::Add, above, below);
+        let product = self.cursor.binary(BinaryOp::Multiply, below, sum);
+        let small = self.cursor.unary(UnaryOp::Log1p, product);
+        self.cursor.select(is_large, large, small)
     }
 
     /// The inverse of the error function, by two polynomials in `w = -log(1 - x^2)` (M. Giles, 2010).

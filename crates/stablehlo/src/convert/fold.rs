@@ -1,7 +1,7 @@
 //! What MLIR folds on the way to HLO: operations that change nothing, and those of constants with one repeated element.
 
 use memplan_ir::{
-    ArrayShape, BinaryOp, ComparisonDirection, ElementType, InstructionId, Op, Scalar, Shape, UnaryOp,
+    ArrayShape, BinaryOp, ComparisonDirection, ElementType, Insert, InstructionId, Op, Scalar, Shape, UnaryOp,
 };
 
 use super::{Body, Converter};
@@ -53,9 +53,26 @@ impl Converter<'_> {
             (Op::Binary(BinaryOp::Multiply), _, [_, Some(y)]) if y.element_type.is_integral() && y.is_zero() => *y,
             (Op::Binary(BinaryOp::Divide), &[x, _], [_, Some(y)]) if y.is_one() && same(x) => return Some(x),
             (Op::Binary(BinaryOp::Add | BinaryOp::Subtract), &[x, _], [_, Some(y)])
-                if y.element_type.is_integral() && y.is_zero() && same(x) =>
+                if y.is_zero() && same(x) =>
             {
                 return Some(x);
+            }
+            (Op::Reverse { dimensions }, &[x], _)
+                if dimensions.iter().all(|&d| result.dimensions.get(d as usize) == Some(&1)) =>
+            {
+                return Some(x);
+            }
+            (Op::Reshape { .. }, &[x], _) => return self.reshaped(x, result, body),
+            (Op::Reduce { .. }, &[x, initial], _) => {
+                let array = self.module.shape(x).as_array()?;
+                if array.element_count() != Some(0) {
+                    return None;
+                }
+                let extents = result.dimensions.clone();
+                return Some(match extents.is_empty() {
+                    true => initial,
+                    false => self.insert(body, location, "broadcast", |cursor| cursor.broadcast(initial, extents, [])),
+                });
             }
             (Op::Compare { direction, .. }, &[x, y], constants) => {
                 let element = self.module.shape(x).as_array()?.element_type;
@@ -91,9 +108,53 @@ impl Converter<'_> {
         Some(self.repeat(value, result, location, body))
     }
 
-    /// Concatenation leaves out what has no elements; a reshape of a reshape is one.
-    pub(super) fn shortened(&self, op: &Op, operands: &mut smallvec::SmallVec<[InstructionId; 3]>) {
+    /// A listed constant with other extents.
+    fn reshaped(&mut self, x: InstructionId, result: &ArrayShape, body: &mut Body) -> Option<InstructionId> {
+        let Op::Constant(literal) = &self.module.instructions[x].op else { return None };
+        let array = literal.as_array()?;
+        let bytes = array.bytes();
+        let elements = Elements { shape: result.clone(), bytes, is_splat: false };
+        (array.element_count() as u64 == result.element_count()?)
+            .then(|| self.constant_of(&elements, LocationId::default(), body))
+    }
+
+    /// The same operation of other operands: constants of commutative operations are to the right, concatenations leave
+    /// out what has no elements, a reshape of a reshape is one, and so is a transpose of a transpose.
+    pub(super) fn shortened(&self, op: &mut Op, operands: &mut smallvec::SmallVec<[InstructionId; 3]>) {
+        if let (Op::Transpose { dimensions }, &[x]) = (&mut *op, &operands[..]) {
+            let source = &self.module.instructions[x];
+            if let Op::Transpose { dimensions: inner } = &source.op {
+                let composed = dimensions.iter().map(|&d| inner.get(d as usize).copied());
+                if let Some(composed) = composed.collect() {
+                    *dimensions = composed;
+                    operands[0] = source.operands[0];
+                }
+            }
+            // What moves only dimensions of extent 1 is a reshape.
+            let array = self.module.shape(operands[0]).as_array();
+            let moved = array.and_then(|array| {
+                let kept = dimensions.iter().filter(|&&d| array.dimensions.get(d as usize) != Some(&1));
+                let kept: Vec<i64> = kept.copied().collect();
+                (array.rank() == dimensions.len() && kept.is_sorted()).then_some(())
+            });
+            if moved.is_some() {
+                *op = Op::Reshape { inferred_dimension: None };
+            }
+        }
         match op {
+            Op::Binary(
+                BinaryOp::Add
+                | BinaryOp::Multiply
+                | BinaryOp::Maximum
+                | BinaryOp::Minimum
+                | BinaryOp::And
+                | BinaryOp::Or
+                | BinaryOp::Xor,
+            ) => {
+                if operands.len() == 2 && self.is_constant(operands[0]) && !self.is_constant(operands[1]) {
+                    operands.swap(0, 1);
+                }
+            }
             Op::Concatenate { dimension } => {
                 let is_empty = |id: InstructionId| {
                     let array = self.module.shape(id).as_array();
@@ -110,6 +171,18 @@ impl Converter<'_> {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Whether an instruction is a constant, repeated or not.
+    fn is_constant(&self, id: InstructionId) -> bool {
+        let instruction = &self.module.instructions[id];
+        match &instruction.op {
+            Op::Constant(_) => true,
+            Op::Broadcast { .. } => {
+                matches!(self.module.instructions[instruction.operands[0]].op, Op::Constant(_))
+            }
+            _ => false,
         }
     }
 
@@ -137,7 +210,7 @@ impl Converter<'_> {
     }
 
     /// A constant of one element that is repeated.
-    fn repeat(&mut self, value: Scalar, shape: &ArrayShape, location: LocationId, body: &mut Body) -> InstructionId {
+    pub(super) fn repeat(&mut self, value: Scalar, shape: &ArrayShape, location: LocationId, body: &mut Body) -> InstructionId {
         let bytes = match value.literal() {
             memplan_ir::Literal::Array(array) => array.bytes(),
             _ => unreachable!("a scalar is an array"),

@@ -10,15 +10,13 @@ pub(super) struct Liveness<'p> {
     /// State of loops that no step changes is the value before the loop.
     same: FxHashMap<ValueId, ValueId>,
     constants: FxHashMap<ValueId, &'p Operation>,
-    /// Scalar constants that are broadcast.
-    splats: FxHashSet<ValueId>,
 }
 
 impl<'p> Liveness<'p> {
     /// Takes time linear in the program.
     pub(super) fn new(program: &'p Program) -> Liveness<'p> {
         let is_used = vec![false; program.types.len()];
-        let mut found = Liveness { is_used, same: FxHashMap::default(), constants: FxHashMap::default(), splats: FxHashSet::default() };
+        let mut found = Liveness { is_used, same: FxHashMap::default(), constants: FxHashMap::default() };
         for function in &program.operations {
             function.regions.iter().for_each(|region| found.find_names(region));
         }
@@ -51,11 +49,6 @@ impl<'p> Liveness<'p> {
         self.constants.get(&self.resolve(value)).copied()
     }
 
-    /// Whether a value is a constant that is broadcast.
-    pub(super) fn is_splat(&self, value: ValueId) -> bool {
-        self.splats.contains(&self.resolve(value))
-    }
-
     fn find_names(&mut self, region: &'p Region) {
         for operation in &region.operations {
             operation.regions.iter().for_each(|region| self.find_names(region));
@@ -63,12 +56,6 @@ impl<'p> Liveness<'p> {
                 (&*operation.name, &operation.results[..])
             {
                 self.constants.insert(result, operation);
-            }
-            if let ("stablehlo.broadcast_in_dim", &[operand], &[result]) =
-                (&*operation.name, &operation.operands[..], &operation.results[..])
-                && self.constants.contains_key(&operand)
-            {
-                self.splats.insert(result);
             }
             if &*operation.name == "stablehlo.while" {
                 self.find_unchanged(operation);

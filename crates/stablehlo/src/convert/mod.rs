@@ -208,6 +208,8 @@ impl<'p> Converter<'p> {
                     &[("xla.sdy.sharding", text)],
                 );
                 self.has_side_effect(call);
+                let metadata = self.module.instructions[returned[number]].metadata.clone();
+                self.module.instructions[call].metadata = metadata;
                 returned[number] = call;
             }
         }
@@ -387,6 +389,10 @@ impl<'p> Converter<'p> {
                     cursor.get_tuple_element(id, index as u32)
                 });
                 body.values.insert(result, element);
+                let notes = self.module.instructions[id].extras.as_ref();
+                if let Some(notes) = notes.map(|extras| extras.frontend_attributes.clone()).filter(|it| !it.is_empty()) {
+                    self.module.instructions[element].extras_mut().frontend_attributes = notes;
+                }
             }
         }
     }

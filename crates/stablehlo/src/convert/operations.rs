@@ -74,6 +74,14 @@ impl<'p> Converter<'p> {
             ("stablehlo", "if" | "case") => return self.conditional(operation, body),
             ("func", "call") => return self.call(operation, body),
             ("stablehlo", "composite") => return self.composite(operation, body),
+            // Between dialects of portable bytecode.
+            ("builtin", "unrealized_conversion_cast") => {
+                for (&from, &to) in operation.operands.iter().zip(&operation.results) {
+                    let id = self.value(from, body, operation)?;
+                    body.values.insert(to, id);
+                }
+                return Ok(());
+            }
             ("sdy", "manual_computation") => return self.manual_computation(operation, body),
             ("sdy", "sharding_constraint") => return self.sharding_constraint(operation, body),
             ("chlo", name) => return self.chlo(operation, name, body),
@@ -99,7 +107,7 @@ impl<'p> Converter<'p> {
             _ => {
                 let plain = PLAIN.iter().find(|(plain, _)| *plain == name).map(|(_, op)| op.clone());
                 let shape = self.result_shape(operation)?;
-                let (op, called) = match plain {
+                let (mut op, called) = match plain {
                     Some(op) => (op, Vec::new()),
                     None => self.structured(operation, name, &operands)?,
                 };
@@ -107,8 +115,8 @@ impl<'p> Converter<'p> {
                 if !expected.allows(operands.len()) {
                     return Err(operation.error(format!("`{}` has {} operands", operation.name, operands.len())));
                 }
-                let mut operands = self.constants_right(&op, operands, operation);
-                self.shortened(&op, &mut operands);
+                let mut operands = operands;
+                self.shortened(&mut op, &mut operands);
                 match self.folded(&op, &operands, &shape, operation.location, body) {
                     Some(known) => {
                         self.give(operation, known, body);
@@ -162,27 +170,6 @@ impl<'p> Converter<'p> {
         };
         self.module.instructions[id].extras_mut().result_accuracy = Some(accuracy);
         Ok(())
-    }
-
-    /// Operations of two equal roles have constants to the right, as MLIR orders them.
-    fn constants_right(
-        &self,
-        op: &Op,
-        mut operands: SmallVec<[InstructionId; 3]>,
-        operation: &Operation,
-    ) -> SmallVec<[InstructionId; 3]> {
-        use BinaryOp::*;
-        let commutes = matches!(op, Op::Binary(Add | Multiply | Maximum | Minimum | And | Or | Xor));
-        if commutes && let [left, right] = operation.operands[..] {
-            if self.is_constant(left) && !self.is_constant(right) {
-                operands.swap(0, 1);
-            }
-        }
-        operands
-    }
-
-    fn is_constant(&self, value: crate::mlir::ValueId) -> bool {
-        self.liveness.constant(value).is_some() || self.liveness.is_splat(value)
     }
 
     /// Operations with attributes that HLO has one operation for, and what they call.
@@ -535,6 +522,10 @@ impl<'p> Converter<'p> {
         let dimension = operation.integer("iota_dimension")?.unwrap_or(0);
         let extent = usize::try_from(dimension).ok().and_then(|d| array.dimensions.get(d).copied());
         let extent = extent.ok_or_else(|| operation.error("an iota counts along a dimension that is not there"))?;
+        if extent == 1 {
+            let zero = Scalar::integer(array.element_type, 0);
+            return Ok(self.repeat(zero, &array, operation.location, body));
+        }
         if array.rank() == 1 {
             return Ok(self.insert(body, operation.location, "iota", |cursor| cursor.iota(Shape::Array(array), 0)));
         }
@@ -574,8 +565,12 @@ impl<'p> Converter<'p> {
         // What adds only dimensions of extent 1 is a reshape.
         let ascending = dimensions.windows(2).all(|pair| pair[0] < pair[1]);
         if ascending && from.element_count() == to.element_count() {
-            let extents = to.dimensions;
-            return Ok(self.insert(body, operation.location, "reshape", |cursor| cursor.reshape(operand, extents)));
+            let mut operands = SmallVec::from_slice(&[operand]);
+            let mut op = Op::Reshape { inferred_dimension: None };
+            self.shortened(&mut op, &mut operands);
+            let shape = Shape::Array(to);
+            let known = self.folded(&op, &operands, &shape, operation.location, body);
+            return Ok(known.unwrap_or_else(|| self.emit(body, operation, op, &operands, &[], shape)));
         }
         let mut within = to.dimensions.clone();
         for (i, &d) in dimensions.iter().enumerate() {

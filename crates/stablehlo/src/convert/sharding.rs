@@ -213,6 +213,9 @@ impl<'p> Converter<'p> {
                 };
                 self.frontend(id, "xla.sdy.sharding", &text);
             }
+            ("sdy.sharding_rule", Attribute::Dialect(kind, body)) => {
+                self.frontend(id, "xla.sdy.sharding_rule", &format!("#{kind}<{body}>"));
+            }
             ("mhlo.frontend_attributes", Attribute::Dictionary(entries)) => {
                 for (name, value) in entries {
                     if let Attribute::String(text) = value {
