@@ -18,7 +18,6 @@ const PLAIN: &[(&str, Op)] = &[
     ("cosh", Op::Unary(UnaryOp::Cosh)),
     ("erf", Op::Unary(UnaryOp::Erf)),
     ("mulhi", Op::Binary(BinaryOp::Mulhi)),
-    ("sinh", Op::Unary(UnaryOp::Sinh)),
     ("tan", Op::Unary(UnaryOp::Tan)),
 ];
 
@@ -40,7 +39,7 @@ impl<'p> Converter<'p> {
                 let op = Op::RaggedDot(Box::new(self.ragged_dot(operation)?));
                 self.emit(body, operation, op, &operands, &[], shape)
             }
-            "erfc" | "erf_inv" | "acosh" => {
+            "erfc" | "erf_inv" | "acosh" | "sinh" => {
                 let &[x] = &operands[..] else { return Err(operation.unsupported()) };
                 let element = self.module.shape(x).as_array().map(|array| array.element_type);
                 let first = self.module.instructions.len();
@@ -53,17 +52,18 @@ impl<'p> Converter<'p> {
                     ("erfc", Some(ElementType::F32)) => Some(formula.erfc(x)),
                     ("erf_inv", Some(ElementType::F32)) => Some(formula.erf_inv(x)),
                     ("acosh", Some(ElementType::F32)) => Some(formula.acosh(x)),
-                    ("acosh", Some(_)) => {
-                        Some(formula.cursor.insert(Op::Unary(UnaryOp::Acosh), [x]))
-                    }
+                    ("acosh", Some(_)) => Some(formula.cursor.unary(UnaryOp::Acosh, x)),
+                    ("sinh", Some(ElementType::F32)) => Some(formula.sinh(x)),
                     (_, Some(narrow @ (ElementType::F16 | ElementType::Bf16))) => {
                         let wide = formula.cursor.convert(x, ElementType::F32);
                         let made = match name {
                             "erfc" => formula.erfc(wide),
+                            "sinh" => formula.sinh(wide),
                             _ => formula.erf_inv(wide),
                         };
                         Some(formula.cursor.convert(made, narrow))
                     }
+                    ("sinh", Some(_)) => Some(formula.cursor.unary(UnaryOp::Sinh, x)),
                     _ => None,
                 };
                 // Constants are nobody's.
@@ -243,6 +243,26 @@ impl Formula<'_> {
         let size = self.cursor.unary(UnaryOp::Abs, x);
         let is_near = self.cursor.compare(ComparisonDirection::Lt, size, one);
         self.cursor.select(is_near, near, far)
+    }
+
+    /// `(e^x - e^-x) / 2`; where `x` is small, by `e^x - 1`, which has more digits there.
+    fn sinh(&mut self, x: InstructionId) -> InstructionId {
+        let size = self.cursor.unary(UnaryOp::Abs, x);
+        let one = self.number(1.0, x);
+        let is_small = self.cursor.compare(ComparisonDirection::Lt, size, one);
+        let less = self.cursor.unary(UnaryOp::Expm1, x);
+        let power = self.cursor.binary(BinaryOp::Add, less, one);
+        let inverse = self.cursor.binary(BinaryOp::Divide, less, power);
+        let sum = self.cursor.binary(BinaryOp::Add, less, inverse);
+        let half = self.number(0.5, x);
+        let small = self.cursor.binary(BinaryOp::Multiply, sum, half);
+        let log = self.number(-std::f32::consts::LN_2, x);
+        let up = self.cursor.binary(BinaryOp::Add, x, log);
+        let up = self.cursor.unary(UnaryOp::Exponential, up);
+        let down = self.cursor.binary(BinaryOp::Subtract, log, x);
+        let down = self.cursor.unary(UnaryOp::Exponential, down);
+        let large = self.cursor.binary(BinaryOp::Subtract, up, down);
+        self.cursor.select(is_small, small, large)
     }
 
     /// `log(x + sqrt(x^2 - 1))`, and `log(2 x)` where the square is too large.

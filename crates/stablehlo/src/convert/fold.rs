@@ -51,7 +51,6 @@ impl Converter<'_> {
             (Op::Binary(op), _, [Some(x), Some(y)]) => combined(*op, *x, *y)?,
             (Op::Binary(BinaryOp::Multiply), &[x, _], [_, Some(y)]) if y.is_one() && same(x) => return Some(x),
             (Op::Binary(BinaryOp::Multiply), _, [_, Some(y)]) if y.element_type.is_integral() && y.is_zero() => *y,
-            (Op::Binary(BinaryOp::Divide), &[x, _], [_, Some(y)]) if y.is_one() && same(x) => return Some(x),
             (Op::Binary(BinaryOp::Add | BinaryOp::Subtract), &[x, _], [_, Some(y)])
                 if y.is_zero() && same(x) =>
             {
@@ -63,6 +62,7 @@ impl Converter<'_> {
                 return Some(x);
             }
             (Op::Reshape { .. }, &[x], _) => return self.reshaped(x, result, body),
+            (Op::Reduce { dimensions }, &[x, _], _) if dimensions.is_empty() => return Some(x),
             (Op::Reduce { .. }, &[x, initial], _) => {
                 let array = self.module.shape(x).as_array()?;
                 if array.element_count() != Some(0) {
