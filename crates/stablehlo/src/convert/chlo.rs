@@ -31,6 +31,11 @@ impl<'p> Converter<'p> {
                 let op = Op::TopK { k, largest: true, is_stable: None };
                 self.emit(body, operation, op, &operands, &[], shape)
             }
+            "atan" => {
+                let (&[x], Shape::Array(array)) = (&operands[..], &shape) else { return Err(operation.unsupported()) };
+                let one = self.repeat(Scalar::integer(array.element_type, 1), &array.clone(), operation.location, body);
+                self.emit(body, operation, Op::Binary(BinaryOp::Atan2), &[x, one], &[], shape)
+            }
             "square" => {
                 let &[x] = &operands[..] else { return Err(operation.unsupported()) };
                 self.emit(body, operation, Op::Binary(BinaryOp::Multiply), &[x, x], &[], shape)

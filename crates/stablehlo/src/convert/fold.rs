@@ -25,6 +25,10 @@ impl Converter<'_> {
             let array = self.module.shape(id).as_array();
             array.is_some_and(|array| array.same_ignoring_layout(result))
         };
+        if result.element_count() == Some(0) && op.opcode().traits().effect == memplan_ir::Effect::None {
+            let elements = Elements { shape: result.clone(), bytes: [].as_slice().into(), is_splat: false };
+            return Some(self.constant_of(&elements, location, body));
+        }
         let constants: Vec<Option<Scalar>> = operands.iter().map(|&id| self.repeated(id)).collect();
         let value = match (op, operands, &constants[..]) {
             (Op::Convert, &[x], _) if same(x) => return Some(x),
@@ -38,18 +42,51 @@ impl Converter<'_> {
                 return Some(x);
             }
             (Op::Slice { .. }, &[x], _) if same(x) => return Some(x),
+            (Op::Slice { dimensions }, &[x], _) => {
+                let source = &self.module.instructions[x];
+                let Op::Concatenate { dimension } = source.op else { return None };
+                let whole = self.module.shape(x).as_array()?;
+                // The part of a concatenation that is one of its operands.
+                let others = dimensions.iter().enumerate().all(|(d, range)| {
+                    d as i64 == dimension || range.start == 0 && range.stride == 1 && range.limit == whole.dimensions[d]
+                });
+                let range = dimensions.get(dimension as usize)?;
+                let mut at = 0;
+                for &part in &source.operands {
+                    let extent = self.module.shape(part).as_array()?.dimensions[dimension as usize];
+                    if others && range.stride == 1 && range.start == at && range.limit == at + extent {
+                        return Some(part);
+                    }
+                    at += extent;
+                }
+                return None;
+            }
             (Op::Pad { dimensions }, &[x, _], _)
                 if dimensions.iter().all(|d| d.low == 0 && d.high == 0 && d.interior == 0) =>
             {
                 return Some(x);
             }
             (Op::Concatenate { .. }, &[x], _) => return Some(x),
+            (Op::Concatenate { .. }, _, [Some(first), rest @ ..]) if rest.iter().all(|other| *other == Some(*first)) => {
+                *first
+            }
             (Op::Unary(UnaryOp::Negate), _, [Some(x)]) => negated(*x)?,
             (Op::Unary(UnaryOp::Not), _, [Some(x)]) if x.element_type == ElementType::Pred => {
                 Scalar::integer(ElementType::Pred, i64::from(x.is_zero()))
             }
             (Op::Binary(op), _, [Some(x), Some(y)]) => combined(*op, *x, *y)?,
             (Op::Binary(BinaryOp::Multiply), &[x, _], [_, Some(y)]) if y.is_one() && same(x) => return Some(x),
+            (Op::Binary(BinaryOp::Or), &[x, _], [_, Some(y)]) if y.is_zero() && same(x) => return Some(x),
+            (Op::Binary(BinaryOp::And), _, [_, Some(y)]) if y.is_zero() => *y,
+            (Op::Binary(BinaryOp::Or | BinaryOp::And), &[x, _], [_, Some(y)])
+                if y.element_type == ElementType::Pred && y.is_one() =>
+            {
+                match op {
+                    Op::Binary(BinaryOp::Or) => *y,
+                    _ if same(x) => return Some(x),
+                    _ => return None,
+                }
+            }
             (Op::Binary(BinaryOp::Multiply), _, [_, Some(y)]) if y.element_type.is_integral() && y.is_zero() => *y,
             (Op::Binary(BinaryOp::Add | BinaryOp::Subtract), &[x, _], [_, Some(y)])
                 if y.is_zero() && same(x) =>

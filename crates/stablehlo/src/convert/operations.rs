@@ -664,7 +664,8 @@ impl<'p> Converter<'p> {
             4 => CustomCallApiVersion::ApiVersionTypedFfi,
             _ => return Err(operation.missing("api_version")),
         };
-        let config = match operation.attribute("backend_config") {
+        let typed = operation.attribute("mhlo.backend_config");
+        let config = match typed.or_else(|| operation.attribute("backend_config")) {
             Some(Attribute::String(text)) => text.to_string(),
             Some(dictionary @ Attribute::Dictionary(_)) => {
                 let mut text = String::new();
@@ -672,6 +673,10 @@ impl<'p> Converter<'p> {
                 text
             }
             _ => String::new(),
+        };
+        let api_version = match typed {
+            Some(Attribute::Dictionary(_)) => CustomCallApiVersion::ApiVersionTypedFfi,
+            _ => api_version,
         };
         let mut shape = self.result_shape(operation)?;
         let call = CustomCall {
