@@ -5,11 +5,12 @@
 
 For each program NAME of this file: NAME.mlir (text with locations), NAME.bc (portable bytecode), NAME.jaxexport (an
 artifact of `jax.export`, where flatbuffers is installed) and NAME.hlo.pb (the module that jaxlib makes of the text).
---small writes the programs that the repository's tests read (`tests/stablehlo`).
+--small writes the programs that the repository's tests read (`crates/stablehlo/tests/programs`).
 """
 import argparse
 import os
 import pathlib
+import sys
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
@@ -348,8 +349,6 @@ def write(folder, name, function, shapes, options):
     jitted = jax.jit(function, **options)
     lowered = jitted.lower(*shapes)
     text = lowered.as_text(debug_info=True)
-    # Paths of this machine are nobody's business.
-    text = text.replace(str(pathlib.Path(__file__).resolve()), "programs.py")
     (folder / f"{name}.mlir").write_text(text)
 
     def hlo_of(program):
@@ -367,5 +366,10 @@ def write(folder, name, function, shapes, options):
         pass
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and "PROGRAMS_FILE" in os.environ:
     main()
+elif __name__ == "__main__":
+    # Source lines are those of `programs.py`, on any machine.
+    os.environ["PROGRAMS_FILE"] = str(pathlib.Path(__file__).resolve())
+    run = "import os; exec(compile(open(os.environ['PROGRAMS_FILE']).read(), 'programs.py', 'exec'))"
+    os.execv(sys.executable, [sys.executable, "-c", run, *sys.argv[1:]])

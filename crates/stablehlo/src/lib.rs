@@ -23,6 +23,7 @@ mod convert;
 mod elements;
 mod error;
 mod export;
+pub mod fuzzing;
 mod mlir;
 mod text;
 

@@ -89,7 +89,9 @@ fn computation(
         let is_constant = |&id: &InstructionId| matches!(module.instructions[id].op, Op::Constant(_));
         let is_repeated = matches!(instruction.op, Op::Broadcast { .. }) && instruction.operands.iter().all(is_constant);
         if with_sources && !is_repeated && let Some(metadata) = &instruction.metadata {
-            let _ = write!(text, " @{}", metadata.op_name);
+            // XLA joins the names of operations that it makes one.
+            let name = metadata.op_name.split(';').next().unwrap_or_default();
+            let _ = write!(text, " @{name}");
         }
         // Equal operations are one, since readers differ in which constants they repeat.
         let is_pure = matches!(instruction.op, Op::Constant(_) | Op::Broadcast { .. } | Op::Tuple | Op::GetTupleElement { .. });

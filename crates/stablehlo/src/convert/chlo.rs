@@ -124,8 +124,12 @@ impl<'p> Converter<'p> {
         name: &str,
         body: &mut Body,
     ) -> Result<bool, Error> {
-        let operands = self.values(operation, body)?;
         let plain = name.strip_prefix("chlo.").unwrap_or(name);
+        if matches!(plain, "acosh" | "atan" | "erf_inv" | "erfc" | "sinh" | "square") {
+            self.chlo(operation, plain, body)?;
+            return Ok(true);
+        }
+        let operands = self.values(operation, body)?;
         let none = Attributes::new();
         let said = match operation.attribute("composite_attributes") {
             Some(Attribute::Dictionary(said)) => said,

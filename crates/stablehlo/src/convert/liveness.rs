@@ -104,6 +104,10 @@ impl<'p> Liveness<'p> {
 /// Whether an operation must run even if nobody needs its result, itself or in a region.
 fn has_effect(operation: &Operation) -> bool {
     let itself = match &*operation.name {
+        // Functions of CHLO compute a value and nothing else.
+        "stablehlo.composite" => {
+            !matches!(operation.attribute("name"), Some(Attribute::String(name)) if name.starts_with("chlo."))
+        }
         "stablehlo.custom_call" => {
             matches!(operation.attribute("has_side_effect"), Some(Attribute::Bool(true) | Attribute::Unit))
         }
@@ -116,7 +120,6 @@ fn has_effect(operation: &Operation) -> bool {
         | "stablehlo.collective_broadcast"
         | "stablehlo.rng"
         | "stablehlo.rng_bit_generator"
-        | "stablehlo.composite"
         | "sdy.manual_computation" => true,
         _ => false,
     };

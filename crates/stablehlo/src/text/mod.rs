@@ -178,29 +178,27 @@ impl<'s> Parser<'s> {
         self.cursor.space();
         let start = self.cursor.at;
         let n_results = names.iter().map(|&(_, count, _)| count as usize).sum();
-        let (mut operation, types) = match self.cursor.is_at("\"") {
+        let (mut operation, mut types) = match self.cursor.is_at("\"") {
             true => self.generic_operation()?,
             false => self.pretty_operation(n_results)?,
         };
         operation.span = start..start + operation.span.end;
-        // Shapes of operands come first in the list of types of some forms.
-        let Some(skipped) = types.len().checked_sub(n_results).filter(|_| n_results > 0 || types.is_empty()) else {
-            let message = match n_results {
-                0 => String::new(),
-                _ => format!("`{}` has {} results, not {n_results}", operation.name, types.len()),
-            };
-            if n_results > 0 {
-                return Err(self.cursor.error(begin..start, message));
-            }
+        let types_given = types.len();
+        if n_results == 0 {
             // Results that nobody uses have no names.
-            for r#type in types {
+            for r#type in types.drain(..) {
                 let value = self.new_value(r#type);
                 operation.results.push(value);
             }
-            operation.location = self.trailing_location()?;
-            return Ok(operation);
+        } else if types.is_empty() {
+            return Err(self.cursor.unexpected("`:` and a type"));
+        }
+        // Types of operands come first in the lists of some forms.
+        let Some(skipped) = types_given.checked_sub(n_results) else {
+            let message = format!("`{}` has {types_given} results, not {n_results}", operation.name);
+            return Err(self.cursor.error(begin..start, message));
         };
-        let mut types = types.into_iter().skip(skipped);
+        let mut types = types.into_iter().skip(if n_results == 0 { 0 } else { skipped });
         for (name, count, at) in names {
             let first = self.program.types.len() as ValueId;
             for r#type in types.by_ref().take(count as usize) {
