@@ -22,7 +22,10 @@ fn verdict(program: &str, hlo: &str) -> String {
     };
     if let Err(errors) = memplan_ir::verify(&ours) {
         let first = &errors.0[0];
-        return format!("differs: invalid: {first} {}", std::error::Error::source(first).map_or(String::new(), |e| e.to_string()));
+        return format!(
+            "differs: invalid: {first} {}",
+            std::error::Error::source(first).map_or(String::new(), |e| e.to_string())
+        );
     }
     let bytes = std::fs::read(hlo).expect("the file can be read");
     let theirs = match memplan_hlo::proto::read(&bytes) {

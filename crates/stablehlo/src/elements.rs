@@ -39,7 +39,8 @@ pub(crate) fn parse(text: &str, shape: ArrayShape) -> Result<Elements, Wrong> {
             is_splat &= first != '[';
             at += first.len_utf8();
         } else {
-            let end = rest.find(|c: char| c.is_whitespace() || matches!(c, ',' | ']' | '[')).unwrap_or(rest.len());
+            let end =
+                rest.find(|c: char| c.is_whitespace() || matches!(c, ',' | ']' | '[')).unwrap_or(rest.len());
             push(element, &rest[..end], &mut bytes).ok_or_else(|| wrong(at))?;
             if element.is_complex() {
                 bytes.resize(bytes.len() + element.component().byte_width() as usize, 0);

@@ -72,6 +72,7 @@ pub(crate) struct Program {
 
 /// A type.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(clippy::large_enum_variant, reason = "nearly all types are shapes")]
 pub(crate) enum Type {
     /// The type of a value that HLO has, or of an element.
     Shape(Shape),

@@ -182,21 +182,40 @@ fn loops_take_what_they_use_from_around_them() {
 fn what_is_wrong_is_said_at_its_place() {
     let text = "module @m {\n  func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {\n    %0 = LINE\n    return %0 : tensor<4xf32>\n  }\n}";
     for (line, at, message) in [
-        ("stablehlo.frobnicate %a : tensor<4xf32>", "stablehlo.frobnicate", "operation `stablehlo.frobnicate` is not supported"),
+        (
+            "stablehlo.frobnicate %a : tensor<4xf32>",
+            "stablehlo.frobnicate",
+            "operation `stablehlo.frobnicate` is not supported",
+        ),
         ("stablehlo.negate %b : tensor<4xf32>", "%b", "there is no value `%b`"),
-        ("chlo.lgamma %a : tensor<4xf32> -> tensor<4xf32>", "chlo.lgamma", "operation `chlo.lgamma` is not supported"),
+        (
+            "chlo.lgamma %a : tensor<4xf32> -> tensor<4xf32>",
+            "chlo.lgamma",
+            "operation `chlo.lgamma` is not supported",
+        ),
         ("stablehlo.constant dense<[1.0, x]> : tensor<2xf32>", "x", "this is no element of type f32"),
         ("stablehlo.constant dense<[1.0, 2.0]> : tensor<4xf32>", "[", "expected 4 elements, found 2"),
         ("call @other(%a) : (tensor<4xf32>) -> tensor<4xf32>", "func.call", "there is no function `other`"),
-        ("stablehlo.negate %a : tensor<?xf32>", "stablehlo.negate", "`stablehlo.negate` has an extent that is left open (`?`)"),
-        ("stablehlo.uniform_quantize %a : (tensor<4xf32>) -> tensor<4x!quant.uniform<i8:f32, 1.0>>", "stablehlo.uniform_quantize", "`stablehlo.uniform_quantize`: type `tensor<4x!quant.uniform<i8:f32, 1.0>>` is not supported"),
+        (
+            "stablehlo.negate %a : tensor<?xf32>",
+            "stablehlo.negate",
+            "`stablehlo.negate` has an extent that is left open (`?`)",
+        ),
+        (
+            "stablehlo.uniform_quantize %a : (tensor<4xf32>) -> tensor<4x!quant.uniform<i8:f32, 1.0>>",
+            "stablehlo.uniform_quantize",
+            "`stablehlo.uniform_quantize`: type `tensor<4x!quant.uniform<i8:f32, 1.0>>` is not supported",
+        ),
         ("stablehlo.negate %a ; tensor<4xf32>", ";", "expected `:` and a type, found `;`"),
     ] {
         let text = text.replace("LINE", line);
         let error = memplan_stablehlo::parse(&text).unwrap_err();
         let found = error.span.clone().map(|span| &text[span]);
         let at = if at == "func.call" { "call @other" } else { at };
-        assert!(found.is_some_and(|found| at.starts_with(found) || found.starts_with(at)), "{line}: {error} at {found:?}");
+        assert!(
+            found.is_some_and(|found| at.starts_with(found) || found.starts_with(at)),
+            "{line}: {error} at {found:?}"
+        );
         assert_eq!(error.message, message, "{line}");
     }
 }

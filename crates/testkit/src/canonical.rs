@@ -29,7 +29,8 @@ pub fn canonical(module: &Module, with_sources: bool) -> String {
     }
     let _ = writeln!(out, "{all}");
     for alias in &module.config.input_output_alias {
-        let _ = writeln!(out, "alias {:?} {} {:?}", alias.output_index, alias.parameter, alias.parameter_index);
+        let _ =
+            writeln!(out, "alias {:?} {} {:?}", alias.output_index, alias.parameter, alias.parameter_index);
     }
     for donor in &module.config.buffer_donors {
         let _ = writeln!(out, "donor {} {:?}", donor.parameter, donor.index);
@@ -87,14 +88,21 @@ fn computation(
         }
         // Constants that are repeated are made where they are used; of which use they have the name differs.
         let is_constant = |&id: &InstructionId| matches!(module.instructions[id].op, Op::Constant(_));
-        let is_repeated = matches!(instruction.op, Op::Broadcast { .. }) && instruction.operands.iter().all(is_constant);
-        if with_sources && !is_repeated && let Some(metadata) = &instruction.metadata {
+        let is_repeated =
+            matches!(instruction.op, Op::Broadcast { .. }) && instruction.operands.iter().all(is_constant);
+        if with_sources
+            && !is_repeated
+            && let Some(metadata) = &instruction.metadata
+        {
             // XLA joins the names of operations that it makes one.
             let name = metadata.op_name.split(';').next().unwrap_or_default();
             let _ = write!(text, " @{name}");
         }
         // Equal operations are one, since readers differ in which constants they repeat.
-        let is_pure = matches!(instruction.op, Op::Constant(_) | Op::Broadcast { .. } | Op::Tuple | Op::GetTupleElement { .. });
+        let is_pure = matches!(
+            instruction.op,
+            Op::Constant(_) | Op::Broadcast { .. } | Op::Tuple | Op::GetTupleElement { .. }
+        );
         let number = match is_pure {
             true => *equal.entry(text.clone()).or_insert(next),
             false => next,
@@ -123,7 +131,12 @@ fn shape_text(shape: &Shape) -> String {
             format!("({})", elements.iter().map(shape_text).collect::<Vec<_>>().join(","))
         }
         Shape::Array(array) | Shape::Buffer(array) => {
-            format!("{}{:?}{}", array.element_type, array.dimensions, if array.is_dynamic() { "?" } else { "" })
+            format!(
+                "{}{:?}{}",
+                array.element_type,
+                array.dimensions,
+                if array.is_dynamic() { "?" } else { "" }
+            )
         }
         Shape::Token => "token".to_owned(),
         Shape::Opaque => "opaque".to_owned(),
@@ -156,5 +169,6 @@ fn op_text(module: &Module, id: InstructionId) -> String {
 
 fn hash(text: &str) -> u64 {
     // FNV-1a: the same in every run.
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+    text.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }

@@ -275,7 +275,9 @@ impl<'b> Tables<'b> {
             return Err(Error::new("constants of this type are not supported"));
         };
         let found = (!shape.is_dynamic()).then(|| elements::from_raw(shape.clone(), blob)).flatten();
-        found.map(Attribute::Elements).ok_or_else(|| Error::new("the bytes of a constant do not fit its type"))
+        found
+            .map(Attribute::Elements)
+            .ok_or_else(|| Error::new("the bytes of a constant do not fit its type"))
     }
 
     fn builtin_type(&self, mut bytes: Bytes<'b>) -> Result<Type, Error> {
@@ -421,7 +423,10 @@ impl<'b> Tables<'b> {
             21 => {
                 let (before, size) = (bytes.signed()?, bytes.signed()?);
                 let integer = |value| Attribute::Integer(value, "i64".into());
-                Attribute::Dictionary(vec![("pre_size".into(), integer(before)), ("size".into(), integer(size))])
+                Attribute::Dictionary(vec![
+                    ("pre_size".into(), integer(before)),
+                    ("size".into(), integer(size)),
+                ])
             }
             22 => {
                 let mut entries = vec![("name".into(), self.attribute_at(bytes.number()?, budget)?)];
@@ -457,7 +462,8 @@ impl<'b> Tables<'b> {
             _ => Err(unknown()),
         };
         let list = |bytes: &mut Bytes<'b>, open: &str, close: &str| {
-            let bodies = (0..bytes.count()?).map(|_| Ok(format!("{open}{}{close}", body_of(bytes.number()?)?)));
+            let bodies =
+                (0..bytes.count()?).map(|_| Ok(format!("{open}{}{close}", body_of(bytes.number()?)?)));
             Ok(bodies.collect::<Result<Vec<String>, Error>>()?.join(", "))
         };
         let (name, body) = match bytes.number()? {
@@ -605,12 +611,10 @@ const MOST_LEAVES: u64 = 1 << 16;
 fn leaves(r#type: &Type) -> u64 {
     fn of_shape(shape: &Shape) -> u64 {
         match shape {
-            Shape::Tuple(elements) => {
-                elements.iter().fold(1, |sum: u64, element| match sum > MOST_LEAVES {
-                    true => sum,
-                    false => sum + of_shape(element),
-                })
-            }
+            Shape::Tuple(elements) => elements.iter().fold(1, |sum: u64, element| match sum > MOST_LEAVES {
+                true => sum,
+                false => sum + of_shape(element),
+            }),
             _ => 1,
         }
     }

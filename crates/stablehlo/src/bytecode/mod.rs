@@ -51,7 +51,9 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Program, Error> {
     let mut bytes = Bytes::new(rest);
     let version = bytes.number()?;
     if version > NEWEST {
-        return Err(Error::new(format!("version {version} of MLIR bytecode is newer than {NEWEST}, the last one known")));
+        return Err(Error::new(format!(
+            "version {version} of MLIR bytecode is newer than {NEWEST}, the last one known"
+        )));
     }
     let end = bytes.rest.iter().position(|&byte| byte == 0).ok_or_else(truncated)?;
     bytes.take(end + 1)?;
@@ -62,12 +64,8 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Program, Error> {
     }
     let strings = strings(sections[section::STRINGS])?;
     let (dialects, operations) = dialects(sections[section::DIALECTS], version, &strings)?;
-    let tables = Tables::new(
-        sections[section::ATTRIBUTE_SIZES],
-        sections[section::ATTRIBUTES],
-        &dialects,
-        &strings,
-    )?;
+    let tables =
+        Tables::new(sections[section::ATTRIBUTE_SIZES], sections[section::ATTRIBUTES], &dialects, &strings)?;
     let properties = property_blobs(sections[section::PROPERTIES])?;
     let budget = 1_000_000 + 64 * rest.len() as u64;
     let mut reader = Reader {
@@ -260,7 +258,9 @@ impl<'b> Reader<'b> {
         }
         let types = match parts & has::RESULTS {
             0 => Vec::new(),
-            _ => (0..bytes.count()?).map(|_| self.tables.type_at(bytes.number()?)).collect::<Result<_, _>>()?,
+            _ => {
+                (0..bytes.count()?).map(|_| self.tables.type_at(bytes.number()?)).collect::<Result<_, _>>()?
+            }
         };
         if parts & has::OPERANDS != 0 {
             for _ in 0..bytes.count()? {
@@ -273,7 +273,10 @@ impl<'b> Reader<'b> {
             }
         }
         if parts & has::SUCCESSORS != 0 {
-            return Err(Error::new(format!("`{}` jumps to other blocks, which is not supported", operation.name)));
+            return Err(Error::new(format!(
+                "`{}` jumps to other blocks, which is not supported",
+                operation.name
+            )));
         }
         if parts & has::ORDERS_OF_USES != 0 {
             let values = if types.len() == 1 { 1 } else { bytes.count()? };
@@ -288,7 +291,9 @@ impl<'b> Reader<'b> {
             let count = bytes.check_count(count)?;
             self.depth += 1;
             if self.depth > MAX_DEPTH {
-                return Err(Error::new(format!("regions are more than {MAX_DEPTH} levels within each other")));
+                return Err(Error::new(format!(
+                    "regions are more than {MAX_DEPTH} levels within each other"
+                )));
             }
             let mut contents = match is_isolated && self.version >= since::REGIONS_IN_SECTIONS {
                 true => Bytes::new(read_section(bytes)?.1),

@@ -19,7 +19,7 @@ pub(super) trait Fields {
     fn word(&self, name: &str) -> Result<Option<&str>, Error>;
     fn text<'o>(&'o self, name: &str) -> Result<&'o str, Error>;
     fn dictionaries<'o>(&'o self, name: &str) -> impl Iterator<Item = &'o Attributes>;
-    fn region<'o>(&'o self, number: usize) -> Result<&'o Region, Error>;
+    fn region(&self, number: usize) -> Result<&Region, Error>;
     /// Rows of a table of numbers, each of a width.
     fn rows(&self, name: &str) -> Result<Option<Vec<Vec<i64>>>, Error>;
 }
@@ -90,7 +90,7 @@ impl Fields for Operation {
         })
     }
 
-    fn region<'o>(&'o self, number: usize) -> Result<&'o Region, Error> {
+    fn region(&self, number: usize) -> Result<&Region, Error> {
         let region = self.regions.get(number).filter(|region| !region.operations.is_empty());
         region.ok_or_else(|| self.error(format!("`{}` has no region {number}", self.name)))
     }
@@ -98,9 +98,7 @@ impl Fields for Operation {
     fn rows(&self, name: &str) -> Result<Option<Vec<Vec<i64>>>, Error> {
         match self.attribute(name) {
             None => Ok(None),
-            Some(Attribute::Elements(elements)) => {
-                rows(elements).map(Some).ok_or_else(|| self.missing(name))
-            }
+            Some(Attribute::Elements(elements)) => rows(elements).map(Some).ok_or_else(|| self.missing(name)),
             Some(Attribute::Array(entries)) => {
                 let found: Option<Vec<Vec<i64>>> = entries.iter().map(list).collect();
                 found.map(Some).ok_or_else(|| self.missing(name))

@@ -17,7 +17,9 @@ impl<'p> Converter<'p> {
         let mut body = Body::new(computation);
         for (number, argument) in region.arguments.iter().enumerate() {
             let shape = self.shape(argument.value, operation)?;
-            let id = self.insert(&mut body, argument.location, &format!("Arg_{number}"), |cursor| cursor.parameter(shape));
+            let id = self.insert(&mut body, argument.location, &format!("Arg_{number}"), |cursor| {
+                cursor.parameter(shape)
+            });
             body.values.insert(argument.value, id);
         }
         let returned = self.operations(region, &mut body)?;
@@ -68,7 +70,8 @@ impl<'p> Converter<'p> {
             None => returned = all,
             Some(state) => {
                 // Of what the region returns, those that are state; then the values from around it, as they are.
-                let returns = region.operations.last().map(|returns| &returns.operands[..]).unwrap_or_default();
+                let returns =
+                    region.operations.last().map(|returns| &returns.operands[..]).unwrap_or_default();
                 for &value in state {
                     let position = region.arguments.iter().position(|argument| argument.value == value);
                     match position.and_then(|position| returns.get(position)) {
@@ -93,7 +96,8 @@ impl<'p> Converter<'p> {
             return Err(operation.error("a loop's state has another number of values in its regions"));
         }
         // State that no step changes is used as a value from around the loop.
-        let is_state = |i: &usize| self.liveness.resolve(step.arguments[*i].value) == step.arguments[*i].value;
+        let is_state =
+            |i: &usize| self.liveness.resolve(step.arguments[*i].value) == step.arguments[*i].value;
         let state: Vec<usize> = (0..n).filter(is_state).collect();
         let outer = captured(&self.liveness, &[condition, step]);
         let mut operands = Vec::new();
@@ -110,7 +114,8 @@ impl<'p> Converter<'p> {
         };
         let in_step = arguments(step);
         let step_id = self.region_of_state(operation, step, &in_step, &shapes, Some(&in_step))?;
-        let condition_id = self.region_of_state(operation, condition, &arguments(condition), &shapes, None)?;
+        let condition_id =
+            self.region_of_state(operation, condition, &arguments(condition), &shapes, None)?;
         let initial = match operands[..] {
             [one] => one,
             _ => {
@@ -139,7 +144,8 @@ impl<'p> Converter<'p> {
         let &[selector] = &operation.operands[..] else {
             return Err(operation.error("a conditional has one operand"));
         };
-        if operation.regions.is_empty() || &*operation.name == "stablehlo.if" && operation.regions.len() != 2 {
+        if operation.regions.is_empty() || &*operation.name == "stablehlo.if" && operation.regions.len() != 2
+        {
             return Err(operation.error("a conditional has another number of regions"));
         }
         let selector = self.value(selector, body, operation)?;
@@ -171,7 +177,8 @@ impl<'p> Converter<'p> {
         let computation = self.function(callee, false)?;
         let operands = self.values(operation, body)?;
         let shape = self.result_shape(operation)?;
-        let id = self.emit(body, operation, Op::Call { is_composite: false }, &operands, &[computation], shape);
+        let id =
+            self.emit(body, operation, Op::Call { is_composite: false }, &operands, &[computation], shape);
         if let Some(Attribute::Dictionary(entries)) = operation.attribute("mhlo.frontend_attributes") {
             for (name, value) in entries {
                 if let Attribute::String(text) = value {
@@ -191,11 +198,13 @@ impl<'p> Converter<'p> {
         }
         let decomposition = operation.text("decomposition")?;
         let callee = self.functions.get(decomposition).copied();
-        let callee = callee.ok_or_else(|| operation.error(format!("there is no function `{decomposition}`")))?;
+        let callee =
+            callee.ok_or_else(|| operation.error(format!("there is no function `{decomposition}`")))?;
         let computation = self.function(callee, false)?;
         let operands = self.values(operation, body)?;
         let shape = self.result_shape(operation)?;
-        let id = self.emit(body, operation, Op::Call { is_composite: true }, &operands, &[computation], shape);
+        let id =
+            self.emit(body, operation, Op::Call { is_composite: true }, &operands, &[computation], shape);
         let mut text = String::new();
         let none = Attribute::Dictionary(Vec::new());
         print(operation.attribute("composite_attributes").unwrap_or(&none), &mut text);
@@ -208,7 +217,11 @@ impl<'p> Converter<'p> {
     }
 
     /// A part that is written for each of several devices.
-    pub(super) fn manual_computation(&mut self, operation: &'p Operation, body: &mut Body) -> Result<(), Error> {
+    pub(super) fn manual_computation(
+        &mut self,
+        operation: &'p Operation,
+        body: &mut Body,
+    ) -> Result<(), Error> {
         let text_of = |name: &str| match operation.attribute(name) {
             Some(Attribute::Dialect(kind, text)) => Ok(format!("#{kind}<{text}>")),
             _ => Err(operation.missing(name)),
@@ -216,7 +229,9 @@ impl<'p> Converter<'p> {
         let [inputs, outputs, axes] =
             [text_of("in_shardings")?, text_of("out_shardings")?, text_of("manual_axes")?];
         let region = operation.region(0)?;
-        if region.arguments.len() != operation.operands.len() || !captured(&self.liveness, &[region]).is_empty() {
+        if region.arguments.len() != operation.operands.len()
+            || !captured(&self.liveness, &[region]).is_empty()
+        {
             return Err(operation.error("a manual computation uses values from around it"));
         }
         let operands = self.values(operation, body)?;
@@ -254,7 +269,8 @@ impl<'p> Converter<'p> {
         self.module.computations[computation].root = root;
         self.depth -= 1;
         let shape = self.module.shape(root).clone();
-        let call = self.emit(body, operation, Op::Call { is_composite: false }, &given, &[computation], shape);
+        let call =
+            self.emit(body, operation, Op::Call { is_composite: false }, &given, &[computation], shape);
         self.frontend(call, "inlineable", "xla_late");
         let results = self.elements(call, operation.results.len(), operation, body);
         if results.is_empty() {
@@ -280,7 +296,8 @@ impl<'p> Converter<'p> {
         match count {
             1 => vec![id],
             _ => {
-                let of = |index| move |cursor: &mut memplan_ir::Cursor<'_>| cursor.get_tuple_element(id, index);
+                let of =
+                    |index| move |cursor: &mut memplan_ir::Cursor<'_>| cursor.get_tuple_element(id, index);
                 let stem = sanitized("get-tuple-element");
                 (0..count as u32).map(|i| self.insert(body, operation.location, &stem, of(i))).collect()
             }

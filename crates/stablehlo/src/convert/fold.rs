@@ -48,7 +48,8 @@ impl Converter<'_> {
                 let whole = self.module.shape(x).as_array()?;
                 // The part of a concatenation that is one of its operands.
                 let others = dimensions.iter().enumerate().all(|(d, range)| {
-                    d as i64 == dimension || range.start == 0 && range.stride == 1 && range.limit == whole.dimensions[d]
+                    d as i64 == dimension
+                        || range.start == 0 && range.stride == 1 && range.limit == whole.dimensions[d]
                 });
                 let range = dimensions.get(dimension as usize)?;
                 let mut at = 0;
@@ -67,7 +68,9 @@ impl Converter<'_> {
                 return Some(x);
             }
             (Op::Concatenate { .. }, &[x], _) => return Some(x),
-            (Op::Concatenate { .. }, _, [Some(first), rest @ ..]) if rest.iter().all(|other| *other == Some(*first)) => {
+            (Op::Concatenate { .. }, _, [Some(first), rest @ ..])
+                if rest.iter().all(|other| *other == Some(*first)) =>
+            {
                 *first
             }
             (Op::Unary(UnaryOp::Negate), _, [Some(x)]) => negated(*x)?,
@@ -75,7 +78,9 @@ impl Converter<'_> {
                 Scalar::integer(ElementType::Pred, i64::from(x.is_zero()))
             }
             (Op::Binary(op), _, [Some(x), Some(y)]) => combined(*op, *x, *y)?,
-            (Op::Binary(BinaryOp::Multiply), &[x, _], [_, Some(y)]) if y.is_one() && same(x) => return Some(x),
+            (Op::Binary(BinaryOp::Multiply), &[x, _], [_, Some(y)]) if y.is_one() && same(x) => {
+                return Some(x);
+            }
             (Op::Binary(BinaryOp::Or), &[x, _], [_, Some(y)]) if y.is_zero() && same(x) => return Some(x),
             (Op::Binary(BinaryOp::And), _, [_, Some(y)]) if y.is_zero() => *y,
             (Op::Binary(BinaryOp::Or | BinaryOp::And), &[x, _], [_, Some(y)])
@@ -87,7 +92,11 @@ impl Converter<'_> {
                     _ => return None,
                 }
             }
-            (Op::Binary(BinaryOp::Multiply), _, [_, Some(y)]) if y.element_type.is_integral() && y.is_zero() => *y,
+            (Op::Binary(BinaryOp::Multiply), _, [_, Some(y)])
+                if y.element_type.is_integral() && y.is_zero() =>
+            {
+                *y
+            }
             (Op::Binary(BinaryOp::Add | BinaryOp::Subtract), &[x, _], [_, Some(y)])
                 if y.is_zero() && same(x) =>
             {
@@ -108,7 +117,8 @@ impl Converter<'_> {
                 let extents = result.dimensions.clone();
                 return Some(match extents.is_empty() {
                     true => initial,
-                    false => self.insert(body, location, "broadcast", |cursor| cursor.broadcast(initial, extents, [])),
+                    false => self
+                        .insert(body, location, "broadcast", |cursor| cursor.broadcast(initial, extents, [])),
                 });
             }
             (Op::Compare { direction, .. }, &[x, y], constants) => {
@@ -187,10 +197,8 @@ impl Converter<'_> {
                 | BinaryOp::And
                 | BinaryOp::Or
                 | BinaryOp::Xor,
-            ) => {
-                if operands.len() == 2 && self.is_constant(operands[0]) && !self.is_constant(operands[1]) {
-                    operands.swap(0, 1);
-                }
+            ) if operands.len() == 2 && self.is_constant(operands[0]) && !self.is_constant(operands[1]) => {
+                operands.swap(0, 1);
             }
             Op::Concatenate { dimension } => {
                 let is_empty = |id: InstructionId| {
@@ -247,7 +255,13 @@ impl Converter<'_> {
     }
 
     /// A constant of one element that is repeated.
-    pub(super) fn repeat(&mut self, value: Scalar, shape: &ArrayShape, location: LocationId, body: &mut Body) -> InstructionId {
+    pub(super) fn repeat(
+        &mut self,
+        value: Scalar,
+        shape: &ArrayShape,
+        location: LocationId,
+        body: &mut Body,
+    ) -> InstructionId {
         let bytes = match value.literal() {
             memplan_ir::Literal::Array(array) => array.bytes(),
             _ => unreachable!("a scalar is an array"),

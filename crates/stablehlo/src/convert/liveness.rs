@@ -137,12 +137,7 @@ pub(super) fn captured(liveness: &Liveness<'_>, regions: &[&Region]) -> Vec<Valu
     found.order.into_iter().filter(|value| !own.contains(value)).collect()
 }
 
-fn visit(
-    liveness: &Liveness<'_>,
-    region: &Region,
-    own: &mut FxHashSet<ValueId>,
-    found: &mut indexed::Set,
-) {
+fn visit(liveness: &Liveness<'_>, region: &Region, own: &mut FxHashSet<ValueId>, found: &mut indexed::Set) {
     own.extend(region.arguments.iter().map(|argument| argument.value));
     for operation in &region.operations {
         own.extend(&operation.results);
@@ -177,4 +172,3 @@ mod indexed {
         }
     }
 }
-

@@ -14,8 +14,8 @@ mod operations;
 mod sharding;
 
 use memplan_ir::{
-    ArrayLiteral, ArrayShape, BufferDonor, ComputationId, Cursor, Insert, InstructionId, Literal, Module, Names, Op,
-    ProgramShape, Shape, ShapeIndex, Sharding, ShardingKind, ShardingSpec,
+    ArrayLiteral, ArrayShape, BufferDonor, ComputationId, Cursor, Insert, InstructionId, Literal, Module,
+    Names, Op, ProgramShape, Shape, ShapeIndex, Sharding, ShardingKind, ShardingSpec,
 };
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -109,9 +109,12 @@ impl<'p> Converter<'p> {
             for (name, value) in attributes {
                 match (&**name, value) {
                     ("tf.aliasing_output", Attribute::Integer(output, _)) => {
-                        let output = u32::try_from(*output).ok().filter(|&output| (output as usize) < n_results);
-                        let output = output.ok_or_else(|| main.error("an argument is donated to no result"))?;
-                        let index = if n_results == 1 { ShapeIndex::root() } else { ShapeIndex::from([output]) };
+                        let output =
+                            u32::try_from(*output).ok().filter(|&output| (output as usize) < n_results);
+                        let output =
+                            output.ok_or_else(|| main.error("an argument is donated to no result"))?;
+                        let index =
+                            if n_results == 1 { ShapeIndex::root() } else { ShapeIndex::from([output]) };
                         config.alias(index, parameter, ShapeIndex::root());
                     }
                     ("jax.buffer_donor", Attribute::Bool(true)) => {
@@ -130,7 +133,9 @@ impl<'p> Converter<'p> {
         if let Some(meshes) = self.meshes.text() {
             config.frontend_attributes.insert("xla.sdy.meshes".into(), meshes.into());
         }
-        if let Some(Attribute::Dictionary(entries)) = crate::mlir::find(&self.program.attributes, "mhlo.frontend_attributes") {
+        if let Some(Attribute::Dictionary(entries)) =
+            crate::mlir::find(&self.program.attributes, "mhlo.frontend_attributes")
+        {
             for (name, value) in entries {
                 if let Attribute::String(text) = value {
                     config.frontend_attributes.insert(name.clone(), text.clone());
@@ -217,7 +222,8 @@ impl<'p> Converter<'p> {
         if shardings.iter().all(Option::is_none) {
             return Ok(root);
         }
-        let replicated = || ShardingSpec { kind: ShardingKind::Replicated, group: None, metadata: Vec::new() };
+        let replicated =
+            || ShardingSpec { kind: ShardingKind::Replicated, group: None, metadata: Vec::new() };
         let specs = shardings.into_iter().map(|sharding| match sharding {
             Some(Sharding::Single(spec)) => *spec,
             _ => replicated(),
@@ -259,7 +265,12 @@ impl<'p> Converter<'p> {
     }
 
     /// The instruction of a value.
-    fn value(&mut self, value: ValueId, body: &mut Body, user: &'p Operation) -> Result<InstructionId, Error> {
+    fn value(
+        &mut self,
+        value: ValueId,
+        body: &mut Body,
+        user: &'p Operation,
+    ) -> Result<InstructionId, Error> {
         let value = self.liveness.resolve(value);
         if let Some(&found) = body.values.get(&value) {
             return Ok(found);
@@ -272,7 +283,11 @@ impl<'p> Converter<'p> {
         Ok(id)
     }
 
-    fn values(&mut self, operation: &'p Operation, body: &mut Body) -> Result<SmallVec<[InstructionId; 3]>, Error> {
+    fn values(
+        &mut self,
+        operation: &'p Operation,
+        body: &mut Body,
+    ) -> Result<SmallVec<[InstructionId; 3]>, Error> {
         operation.operands.iter().map(|&value| self.value(value, body, operation)).collect()
     }
 
@@ -315,11 +330,13 @@ impl<'p> Converter<'p> {
         let width = shape.element_type.byte_width() as usize;
         let count = shape.element_count().unwrap_or(0);
         // Equal elements that are listed are a splat as well.
-        let is_equal = *is_splat
-            || count > 1 && bytes.len() > width && bytes[width..] == bytes[..bytes.len() - width];
+        let is_equal =
+            *is_splat || count > 1 && bytes.len() > width && bytes[width..] == bytes[..bytes.len() - width];
         let literal = match is_equal && count > 1 {
             true => ArrayLiteral::new(shape.element_type, [], &bytes[..width]),
-            false if count == 0 => ArrayLiteral::new(shape.element_type, shape.dimensions.clone(), Vec::new()),
+            false if count == 0 => {
+                ArrayLiteral::new(shape.element_type, shape.dimensions.clone(), Vec::new())
+            }
             false => ArrayLiteral::new(shape.element_type, shape.dimensions.clone(), bytes.clone()),
         };
         let known = body.constants.get(&literal).copied();
@@ -348,7 +365,8 @@ impl<'p> Converter<'p> {
         make: impl FnOnce(&mut Cursor<'_>) -> T,
     ) -> T {
         let metadata = self.sources.metadata(location);
-        let stem = match metadata.as_ref().map(|metadata| &*metadata.op_name).filter(|name| !name.is_empty()) {
+        let stem = match metadata.as_ref().map(|metadata| &*metadata.op_name).filter(|name| !name.is_empty())
+        {
             Some(name) => sanitized(name.rsplit('/').next().unwrap_or(name)),
             None => sanitized(stem),
         };
@@ -390,7 +408,9 @@ impl<'p> Converter<'p> {
                 });
                 body.values.insert(result, element);
                 let notes = self.module.instructions[id].extras.as_ref();
-                if let Some(notes) = notes.map(|extras| extras.frontend_attributes.clone()).filter(|it| !it.is_empty()) {
+                if let Some(notes) =
+                    notes.map(|extras| extras.frontend_attributes.clone()).filter(|it| !it.is_empty())
+                {
                     self.module.instructions[element].extras_mut().frontend_attributes = notes;
                 }
             }

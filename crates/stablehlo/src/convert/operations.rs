@@ -66,7 +66,9 @@ const PLAIN: &[(&str, Op)] = &[
 impl<'p> Converter<'p> {
     /// Adds the instructions of an operation.
     pub(super) fn operation(&mut self, operation: &'p Operation, body: &mut Body) -> Result<(), Error> {
-        let Some((dialect, name)) = operation.name.split_once('.') else { return Err(operation.unsupported()) };
+        let Some((dialect, name)) = operation.name.split_once('.') else {
+            return Err(operation.unsupported());
+        };
         match (dialect, name) {
             // Made where they are used.
             ("stablehlo" | "chlo", "constant") => return Ok(()),
@@ -87,7 +89,11 @@ impl<'p> Converter<'p> {
             ("chlo", name) => return self.chlo(operation, name, body),
             (
                 "stablehlo",
-                "all_reduce" | "reduce_scatter" | "all_gather" | "all_to_all" | "collective_broadcast"
+                "all_reduce"
+                | "reduce_scatter"
+                | "all_gather"
+                | "all_to_all"
+                | "collective_broadcast"
                 | "collective_permute",
             ) => return self.collective(operation, body),
             ("stablehlo", _) => {}
@@ -113,7 +119,11 @@ impl<'p> Converter<'p> {
                 };
                 let expected = op.opcode().traits().operands;
                 if !expected.allows(operands.len()) {
-                    return Err(operation.error(format!("`{}` has {} operands", operation.name, operands.len())));
+                    return Err(operation.error(format!(
+                        "`{}` has {} operands",
+                        operation.name,
+                        operands.len()
+                    )));
                 }
                 let mut operands = operands;
                 self.shortened(&mut op, &mut operands);
@@ -201,13 +211,15 @@ impl<'p> Converter<'p> {
             "concatenate" => Op::Concatenate { dimension: integer("dimension")? },
             "dynamic_slice" => Op::DynamicSlice { slice_sizes: operation.dimensions("slice_sizes")? },
             "slice" => {
-                let lists = ["start_indices", "limit_indices", "strides"].map(|name| operation.dimensions(name));
+                let lists =
+                    ["start_indices", "limit_indices", "strides"].map(|name| operation.dimensions(name));
                 let [starts, limits, strides] = lists;
                 let (starts, limits, strides) = (starts?, limits?, strides?);
                 if starts.len() != limits.len() || starts.len() != strides.len() {
                     return Err(operation.error("the ranges of a slice differ in number"));
                 }
-                let dimension = |i: usize| SliceDimension { start: starts[i], limit: limits[i], stride: strides[i] };
+                let dimension =
+                    |i: usize| SliceDimension { start: starts[i], limit: limits[i], stride: strides[i] };
                 Op::Slice { dimensions: (0..starts.len()).map(dimension).collect() }
             }
             "pad" => {
@@ -334,7 +346,10 @@ impl<'p> Converter<'p> {
             }
             "reduce_precision" => {
                 let bits = |name| i32::try_from(integer(name)?).map_err(|_| operation.missing(name));
-                Op::ReducePrecision { exponent_bits: bits("exponent_bits")?, mantissa_bits: bits("mantissa_bits")? }
+                Op::ReducePrecision {
+                    exponent_bits: bits("exponent_bits")?,
+                    mantissa_bits: bits("mantissa_bits")?,
+                }
             }
             "get_dimension_size" => Op::GetDimensionSize { dimension: integer("dimension")? },
             "set_dimension_size" => Op::SetDimensionSize { dimension: integer("dimension")? },
@@ -415,14 +430,20 @@ impl<'p> Converter<'p> {
                 false => Err(operation.missing(name)),
             }
         };
-        let (strides, base, window, reversal) =
-            (of("window_strides", 1)?, of("lhs_dilation", 1)?, of("rhs_dilation", 1)?, of("window_reversal", 0)?);
+        let (strides, base, window, reversal) = (
+            of("window_strides", 1)?,
+            of("lhs_dilation", 1)?,
+            of("rhs_dilation", 1)?,
+            of("window_reversal", 0)?,
+        );
         let padding = operation.rows("padding")?.filter(|rows| rows.len() == n);
         let padding = padding.unwrap_or_else(|| vec![vec![0, 0]; n]);
         let dimension = |i: usize| {
             let size = usize::try_from(dimensions.kernel_spatial[i]).ok();
             let size = size.and_then(|d| kernel.dimensions.get(d).copied());
-            let [padding_low, padding_high] = padding[i][..] else { return Err(operation.missing("padding")) };
+            let [padding_low, padding_high] = padding[i][..] else {
+                return Err(operation.missing("padding"));
+            };
             Ok(WindowDimension {
                 size: size.ok_or_else(|| operation.missing("kernel_spatial_dimensions"))?,
                 stride: strides[i],
@@ -521,13 +542,16 @@ impl<'p> Converter<'p> {
         let array = self.array(result, operation)?;
         let dimension = operation.integer("iota_dimension")?.unwrap_or(0);
         let extent = usize::try_from(dimension).ok().and_then(|d| array.dimensions.get(d).copied());
-        let extent = extent.ok_or_else(|| operation.error("an iota counts along a dimension that is not there"))?;
+        let extent =
+            extent.ok_or_else(|| operation.error("an iota counts along a dimension that is not there"))?;
         if extent == 1 {
             let zero = Scalar::integer(array.element_type, 0);
             return Ok(self.repeat(zero, &array, operation.location, body));
         }
         if array.rank() == 1 {
-            return Ok(self.insert(body, operation.location, "iota", |cursor| cursor.iota(Shape::Array(array), 0)));
+            return Ok(
+                self.insert(body, operation.location, "iota", |cursor| cursor.iota(Shape::Array(array), 0))
+            );
         }
         let line = Shape::array(array.element_type, [extent]);
         let count = self.insert(body, operation.location, "iota", |cursor| cursor.iota(line, 0));
@@ -553,7 +577,9 @@ impl<'p> Converter<'p> {
         let (from, to) = (self.array(operation.operands[0], operation)?, self.array(result, operation)?);
         let fits = |&d: &i64| usize::try_from(d).is_ok_and(|d| d < to.rank());
         if dimensions.len() != from.rank() || !dimensions.iter().all(fits) {
-            return Err(operation.error("the dimensions of `stablehlo.broadcast_in_dim` do not fit its shapes"));
+            return Err(
+                operation.error("the dimensions of `stablehlo.broadcast_in_dim` do not fit its shapes")
+            );
         }
         if from.dimensions == to.dimensions && dimensions.iter().enumerate().all(|(i, &d)| d == i as i64) {
             return Ok(operand);
@@ -584,7 +610,8 @@ impl<'p> Converter<'p> {
         if within == to.dimensions {
             return Ok(wide);
         }
-        let kept: Vec<i64> = (0..to.rank()).filter(|&d| within[d] == to.dimensions[d]).map(|d| d as i64).collect();
+        let kept: Vec<i64> =
+            (0..to.rank()).filter(|&d| within[d] == to.dimensions[d]).map(|d| d as i64).collect();
         let extents: Vec<i64> = kept.iter().map(|&d| within[d as usize]).collect();
         let narrow = self.insert(body, location, "reshape", |cursor| cursor.reshape(wide, extents));
         let extents = to.dimensions;
@@ -617,7 +644,8 @@ impl<'p> Converter<'p> {
         let rank = self.module.shape(operand).as_array().map_or(0, ArrayShape::rank);
         let sharding = self.meshes.sharding(text, rank, operation)?;
         let note = format!("#sdy.sharding_per_value<[<{text}>]>");
-        let id = self.custom_call(body, operation.location, "Sharding", &[operand], &[("xla.sdy.sharding", note)]);
+        let id =
+            self.custom_call(body, operation.location, "Sharding", &[operand], &[("xla.sdy.sharding", note)]);
         self.module.instructions[id].extras_mut().sharding = Some(sharding);
         self.give(operation, id, body);
         Ok(())
@@ -643,14 +671,16 @@ impl<'p> Converter<'p> {
                     return Err(operation.missing("called_computations"));
                 };
                 let callee = self.functions.get(&**name).copied();
-                let callee = callee.ok_or_else(|| operation.error(format!("there is no function `{name}`")))?;
+                let callee =
+                    callee.ok_or_else(|| operation.error(format!("there is no function `{name}`")))?;
                 called.push(self.function(callee, false)?);
             }
         }
         let api_version = match operation.attribute("api_version") {
             Some(Attribute::Integer(version, _)) => *version,
             Some(Attribute::Word(word)) => {
-                let versions = ["UNSPECIFIED", "ORIGINAL", "STATUS_RETURNING", "STATUS_RETURNING_UNIFIED", "TYPED_FFI"];
+                let versions =
+                    ["UNSPECIFIED", "ORIGINAL", "STATUS_RETURNING", "STATUS_RETURNING_UNIFIED", "TYPED_FFI"];
                 let plain = word.trim_start_matches("API_VERSION_");
                 versions.iter().position(|version| *version == plain).unwrap_or(1) as i64
             }
@@ -710,7 +740,8 @@ impl<'p> Converter<'p> {
             return Ok(None);
         }
         let with_layout = |shape: &mut Shape, layout: &Attribute| {
-            let order = super::attributes::list(layout).ok_or_else(|| operation.missing("operand_layouts"))?;
+            let order =
+                super::attributes::list(layout).ok_or_else(|| operation.missing("operand_layouts"))?;
             if let Some(array) = shape.as_array_mut() {
                 let mut sorted = order.clone();
                 sorted.sort_unstable();
@@ -754,7 +785,8 @@ fn output_aliases(operation: &Operation) -> Result<Vec<OutputOperandAlias>, Erro
             _ => return Err(wrong()),
         };
         let index = |name| {
-            let list = crate::mlir::find(&fields, name).and_then(super::attributes::list).ok_or_else(wrong)?;
+            let list =
+                crate::mlir::find(&fields, name).and_then(super::attributes::list).ok_or_else(wrong)?;
             let steps = list.into_iter().map(u32::try_from).collect::<Result<_, _>>();
             steps.map(ShapeIndex).map_err(|_| wrong())
         };
@@ -773,7 +805,12 @@ fn output_aliases(operation: &Operation) -> Result<Vec<OutputOperandAlias>, Erro
 
 /// A field of the dimension numbers of an operation in text: `#stablehlo.gather<offset_dims = [1], ...>`.
 fn grouped(operation: &Operation, name: &str) -> Result<Option<Attribute>, Error> {
-    for group in ["dimension_numbers", "scatter_dimension_numbers", "dot_dimension_numbers", "ragged_dot_dimension_numbers"] {
+    for group in [
+        "dimension_numbers",
+        "scatter_dimension_numbers",
+        "dot_dimension_numbers",
+        "ragged_dot_dimension_numbers",
+    ] {
         if let Some(Attribute::Dialect(_, body)) = operation.attribute(group) {
             let fields = text::fields(body).ok_or_else(|| operation.missing(group))?;
             return Ok(crate::mlir::find(&fields, name).cloned());
@@ -810,7 +847,11 @@ fn algorithm(operation: &Operation) -> Result<Option<PrecisionAlgorithm>, Error>
             text::fields(body).ok_or_else(|| operation.missing("algorithm"))?
         }
         // Portable bytecode has the parts as attributes, and a type of nothing where there is none.
-        None if matches!(operation.attribute("lhs_precision_type"), Some(Attribute::Type(Type::Shape(_)))) => {
+        None if matches!(
+            operation.attribute("lhs_precision_type"),
+            Some(Attribute::Type(Type::Shape(_)))
+        ) =>
+        {
             operation.attributes.clone()
         }
         _ => return Ok(None),
@@ -828,10 +869,8 @@ fn algorithm(operation: &Operation) -> Result<Option<PrecisionAlgorithm>, Error>
         Some(Attribute::Integer(value, _)) => *value,
         _ => 1,
     };
-    let imprecise = matches!(
-        crate::mlir::find(&fields, "allow_imprecise_accumulation"),
-        Some(Attribute::Bool(true))
-    );
+    let imprecise =
+        matches!(crate::mlir::find(&fields, "allow_imprecise_accumulation"), Some(Attribute::Bool(true)));
     use ElementType::{Bf16, F16, F32, F64};
     use PrecisionAlgorithm as A;
     let lhs = type_of("lhs_precision_type");

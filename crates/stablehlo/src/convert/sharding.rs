@@ -14,7 +14,14 @@ use crate::text;
 
 /// The meshes of a program, by name.
 pub(super) struct Meshes<'p> {
-    meshes: Vec<(&'p str, &'p str, Vec<(String, i64)>)>,
+    meshes: Vec<Mesh<'p>>,
+}
+
+/// A mesh with its text and its axes.
+struct Mesh<'p> {
+    name: &'p str,
+    text: &'p str,
+    axes: Vec<(String, i64)>,
 }
 
 impl<'p> Meshes<'p> {
@@ -25,8 +32,9 @@ impl<'p> Meshes<'p> {
             let Some(Attribute::Dialect(_, body)) = operation.attribute("mesh") else {
                 return Err(operation.missing("mesh"));
             };
-            let axes = axes_of(body).ok_or_else(|| operation.error(format!("the mesh `{body}` is not supported")))?;
-            meshes.push((name, &**body, axes));
+            let axes = axes_of(body)
+                .ok_or_else(|| operation.error(format!("the mesh `{body}` is not supported")))?;
+            meshes.push(Mesh { name, text: body, axes });
         }
         Ok(Meshes { meshes })
     }
@@ -35,17 +43,17 @@ impl<'p> Meshes<'p> {
     pub(super) fn text(&self) -> Option<String> {
         let mut seen: Vec<&str> = Vec::new();
         let mut entries = Vec::new();
-        for (name, body, _) in &self.meshes {
-            if !seen.contains(body) {
-                seen.push(body);
-                entries.push(format!("{name} = #sdy.mesh<{body}>"));
+        for Mesh { name, text, .. } in &self.meshes {
+            if !seen.contains(text) {
+                seen.push(text);
+                entries.push(format!("{name} = #sdy.mesh<{text}>"));
             }
         }
         (!entries.is_empty()).then(|| format!("{{{}}}", entries.join(", ")))
     }
 
     pub(super) fn axes(&self, name: &str) -> Option<&[(String, i64)]> {
-        self.meshes.iter().find(|(found, ..)| *found == name).map(|(_, _, axes)| &axes[..])
+        self.meshes.iter().find(|mesh| mesh.name == name).map(|mesh| &mesh.axes[..])
     }
 
     /// HLO's sharding of `@mesh, [{"x"}, {}]`.
@@ -83,7 +91,8 @@ impl<'p> Meshes<'p> {
         if extents.len() != rank {
             return None;
         }
-        let single = |kind| Some(Sharding::Single(Box::new(ShardingSpec { kind, group: None, metadata: Vec::new() })));
+        let single =
+            |kind| Some(Sharding::Single(Box::new(ShardingSpec { kind, group: None, metadata: Vec::new() })));
         if parts.is_empty() {
             return single(ShardingKind::Replicated);
         }
@@ -285,7 +294,9 @@ impl<'p> Converter<'p> {
             _ => return Err(wrong()),
         };
         let axes = self.axes_of_mesh(name).ok_or_else(wrong)?;
-        let Some(Attribute::Array(references)) = crate::mlir::find(&entries, "axes") else { return Err(wrong()) };
+        let Some(Attribute::Array(references)) = crate::mlir::find(&entries, "axes") else {
+            return Err(wrong());
+        };
         let mut found = Vec::new();
         for reference in references {
             let fields = match reference {
@@ -293,7 +304,9 @@ impl<'p> Converter<'p> {
                 Attribute::Dialect(_, body) => text::fields(body).ok_or_else(wrong)?,
                 _ => return Err(wrong()),
             };
-            let Some(Attribute::String(name)) = crate::mlir::find(&fields, "name") else { return Err(wrong()) };
+            let Some(Attribute::String(name)) = crate::mlir::find(&fields, "name") else {
+                return Err(wrong());
+            };
             let axis = axes.iter().position(|(found, _)| *found == **name).ok_or_else(wrong)?;
             let part = match crate::mlir::find(&fields, "sub_axis_info") {
                 None => None,

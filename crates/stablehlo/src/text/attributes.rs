@@ -262,7 +262,8 @@ impl<'s> Parser<'s> {
             self.cursor.expect(":")?;
             kind = self.cursor.word()?;
         }
-        let wrong = |parser: &Self| parser.cursor.error(start..start + text.len().max(1), "this is no number");
+        let wrong =
+            |parser: &Self| parser.cursor.error(start..start + text.len().max(1), "this is no number");
         let floating = written.filter(|element| element.is_floating());
         let is_hex = text.contains("0x");
         if let Some(element) = floating {
@@ -302,7 +303,9 @@ impl<'s> Parser<'s> {
                 return Ok(found.clone());
             }
             // Enumerations of one word are also written without brackets.
-            return Err(self.cursor.error(start.saturating_sub(1)..self.cursor.at, format!("there is no `#{name}`")));
+            return Err(self
+                .cursor
+                .error(start.saturating_sub(1)..self.cursor.at, format!("there is no `#{name}`")));
         }
         self.cursor.expect("<")?;
         let body = self.cursor.balanced('>')?;
@@ -326,9 +329,8 @@ impl<'s> Parser<'s> {
         let start = self.cursor.at;
         let body = self.cursor.balanced('>')?;
         let shape = self.elements_type()?;
-        let found = elements::parse(body, shape).map_err(|(at, message)| {
-            self.cursor.error(start + at..start + at + 1, message)
-        })?;
+        let found = elements::parse(body, shape)
+            .map_err(|(at, message)| self.cursor.error(start + at..start + at + 1, message))?;
         Ok(Attribute::Elements(found))
     }
 
@@ -340,7 +342,9 @@ impl<'s> Parser<'s> {
             Type::Shape(Shape::Array(shape)) if !shape.is_dynamic() => Ok(shape),
             _ => {
                 let text = &self.cursor.source[start..self.cursor.at];
-                Err(self.cursor.error(start..self.cursor.at, format!("constants of type `{text}` are not supported")))
+                Err(self
+                    .cursor
+                    .error(start..self.cursor.at, format!("constants of type `{text}` are not supported")))
             }
         }
     }
@@ -349,7 +353,9 @@ impl<'s> Parser<'s> {
     pub(super) fn nested<T>(&mut self, read: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
         if self.depth == MAX_DEPTH {
             let at = self.cursor.at;
-            return Err(self.cursor.error(at..at + 1, format!("more than {MAX_DEPTH} levels within each other")));
+            return Err(self
+                .cursor
+                .error(at..at + 1, format!("more than {MAX_DEPTH} levels within each other")));
         }
         self.depth += 1;
         let result = read(self);

@@ -130,7 +130,9 @@ impl<'s> Cursor<'s> {
                         ([Some('n'), _], _) => bytes.push(b'\n'),
                         ([Some('t'), _], _) => bytes.push(b'\t'),
                         ([Some(c @ ('"' | '\\')), _], _) => bytes.push(c as u8),
-                        _ => return Err(self.error(start..start + 1, "malformed escape sequence in a string")),
+                        _ => {
+                            return Err(self.error(start..start + 1, "malformed escape sequence in a string"));
+                        }
                     }
                     self.at += 2;
                 }
@@ -178,8 +180,10 @@ impl<'s> Cursor<'s> {
 
     pub(super) fn error(&self, span: Range<usize>, message: impl Into<String>) -> Box<Error> {
         // Errors about one character of several bytes are about all of it.
-        let begin = (0..=span.start.min(self.source.len())).rev().find(|&at| self.source.is_char_boundary(at));
-        let end = (span.end.min(self.source.len())..=self.source.len()).find(|&at| self.source.is_char_boundary(at));
+        let begin =
+            (0..=span.start.min(self.source.len())).rev().find(|&at| self.source.is_char_boundary(at));
+        let end = (span.end.min(self.source.len())..=self.source.len())
+            .find(|&at| self.source.is_char_boundary(at));
         Box::new(Error::at(begin.unwrap_or(0)..end.unwrap_or(self.source.len()), message))
     }
 

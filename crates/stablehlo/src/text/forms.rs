@@ -21,7 +21,8 @@ impl<'s> Parser<'s> {
             "module" => "builtin.module",
             _ => word,
         };
-        let mut operation = Operation { name: word.into(), span: 0..self.cursor.at - start, ..Operation::default() };
+        let mut operation =
+            Operation { name: word.into(), span: 0..self.cursor.at - start, ..Operation::default() };
         let types = match word {
             "func.func" => self.function(&mut operation)?,
             "func.call" => {
@@ -247,7 +248,9 @@ impl<'s> Parser<'s> {
     /// `name = value`, where names differ from those of the attributes.
     fn named_item(&mut self, operation: &mut Operation, word: &str) -> Parsed<()> {
         let name = match (&*operation.name, word) {
-            ("stablehlo.broadcast_in_dim" | "stablehlo.dynamic_broadcast_in_dim", "dims") => "broadcast_dimensions",
+            ("stablehlo.broadcast_in_dim" | "stablehlo.dynamic_broadcast_in_dim", "dims") => {
+                "broadcast_dimensions"
+            }
             ("stablehlo.transpose", "dims") => "permutation",
             ("stablehlo.reverse", "dims") => "dimensions",
             ("stablehlo.dynamic_slice", "sizes") => "slice_sizes",
@@ -330,7 +333,9 @@ impl<'s> Parser<'s> {
                 results: [result].as_slice().into(),
                 ..inner(applied)
             });
-            region.operations.push(Operation { operands: [result].as_slice().into(), ..inner("stablehlo.return") });
+            region
+                .operations
+                .push(Operation { operands: [result].as_slice().into(), ..inner("stablehlo.return") });
             operation.regions.push(region);
             return Ok(types);
         }
@@ -373,7 +378,9 @@ impl<'s> Parser<'s> {
         };
         if types.len() != names.len() {
             let (at, found) = (self.cursor.at, types.len());
-            return Err(self.cursor.error(at - 1..at, format!("expected {} types, found {found}", names.len())));
+            return Err(self
+                .cursor
+                .error(at - 1..at, format!("expected {} types, found {found}", names.len())));
         }
         if self.cursor.eat_word("attributes") {
             self.cursor.expect("{")?;
@@ -473,8 +480,7 @@ impl<'s> Parser<'s> {
 pub(crate) fn convolution_dimensions(text: &str) -> Option<Attributes> {
     let (input, rest) = text.split_once('x')?;
     let (kernel, output) = rest.split_once("->")?;
-    let sides =
-        [("input", input, 'b', 'f'), ("kernel", kernel, 'i', 'o'), ("output", output, 'b', 'f')];
+    let sides = [("input", input, 'b', 'f'), ("kernel", kernel, 'i', 'o'), ("output", output, 'b', 'f')];
     let mut found = Attributes::new();
     for (side, list, first, second) in sides {
         let list = list.trim().strip_prefix('[')?.strip_suffix(']')?;
@@ -491,7 +497,10 @@ pub(crate) fn convolution_dimensions(text: &str) -> Option<Attributes> {
                     continue;
                 }
             };
-            found.push((format!("{side}_{name}_dimension").into(), Attribute::Integer(position, "i64".into())));
+            found.push((
+                format!("{side}_{name}_dimension").into(),
+                Attribute::Integer(position, "i64".into()),
+            ));
         }
         spatial.sort_unstable();
         let spatial = spatial.into_iter().map(|(_, position)| position).collect();

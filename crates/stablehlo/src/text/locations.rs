@@ -1,7 +1,7 @@
 //! Locations of operations in text: `loc("name"("file.py":1:2 to :3))`, and aliases of them.
 
-use super::cursor::{Parsed, is_word};
 use super::Parser;
+use super::cursor::{Parsed, is_word};
 use crate::mlir::{Location, LocationId};
 
 impl<'s> Parser<'s> {

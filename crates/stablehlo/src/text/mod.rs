@@ -9,8 +9,8 @@ use memplan_ir::Shape;
 use rustc_hash::FxHashMap;
 
 pub(crate) use attributes::{fields, integers_of, parse_attribute, parse_type, with_bounds};
-pub(crate) use forms::convolution_dimensions;
 use cursor::{Cursor, Parsed};
+pub(crate) use forms::convolution_dimensions;
 
 use crate::Error;
 use crate::mlir::{Argument, Attribute, LocationId, Operation, Program, Region, Type, ValueId};
@@ -252,7 +252,9 @@ impl<'s> Parser<'s> {
         };
         let found = self.scopes.iter().rev().find_map(|scope| scope.get(name));
         let message = match found {
-            Some(&(first, count)) if (0..i64::from(count)).contains(&number) => return Ok(first + number as u32),
+            Some(&(first, count)) if (0..i64::from(count)).contains(&number) => {
+                return Ok(first + number as u32);
+            }
             Some(_) => format!("`{name}` has no result {number}"),
             None => format!("there is no value `{name}`"),
         };
@@ -275,7 +277,8 @@ impl<'s> Parser<'s> {
     fn generic_operation(&mut self) -> Parsed<(Operation, Vec<Type>)> {
         let start = self.cursor.at;
         let name = self.cursor.string()?;
-        let mut operation = Operation { name: name.into(), span: 0..self.cursor.at - start, ..Operation::default() };
+        let mut operation =
+            Operation { name: name.into(), span: 0..self.cursor.at - start, ..Operation::default() };
         self.cursor.expect("(")?;
         operation.operands = self.values()?.into();
         self.cursor.expect(")")?;
@@ -324,7 +327,9 @@ impl<'s> Parser<'s> {
     fn operations_until_brace(&mut self, region: &mut Region) -> Parsed<()> {
         while !self.cursor.eat("}") {
             if self.cursor.is_at("^") {
-                return Err(self.cursor.unexpected("the end of the region; regions of several blocks are not supported"));
+                return Err(self
+                    .cursor
+                    .unexpected("the end of the region; regions of several blocks are not supported"));
             }
             let operation = self.operation()?;
             region.operations.push(operation);
