@@ -1,6 +1,8 @@
 //! Compares programs that memplan reads as StableHLO with what XLA made of them: `same_modules PROGRAM HLO ...`, pairs of
 //! files. Prints a line for each: `same`, `same but for names of operations`, `refused: why`, or `differs`.
 
+#![allow(clippy::print_stdout, reason = "a command")]
+
 use memplan_testkit::canonical;
 
 fn main() {
