@@ -22,6 +22,7 @@
 //! | explain why bytes are needed, and find changes that need fewer | [`advice`] |
 //! | decide which values are in fast memory | [`fast_memory`] |
 //! | plan for machines of tiles | [`ipu`] |
+//! | plan a TFLite model in its own numbering of tensors | [`tflite`] |
 //! | simulate the pool allocator of a GPU runtime | [`pool`] |
 //!
 //! ```
@@ -68,4 +69,5 @@ pub use memplan_pool as pool;
 pub use memplan_program as program;
 pub use memplan_rewriter as rewriter;
 pub use memplan_stablehlo as stablehlo;
+pub use memplan_tflite as tflite;
 pub use memplan_units as units;

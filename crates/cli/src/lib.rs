@@ -39,6 +39,7 @@ mod run;
 mod screen;
 mod stages;
 mod targets;
+mod tflite;
 mod time;
 mod verdict;
 

@@ -115,7 +115,8 @@ pub(super) const KINDS: &[Kind] = &[
     },
     Kind {
         name: "tflite-micro",
-        description: "offsets for TFLite Micro: the contents of the metadata `OfflineMemoryAllocation`",
+        description: "offsets for TFLite Micro: the contents of the metadata `OfflineMemoryAllocation`; of a TFLite model, the \
+                      model with them in it",
         runs_on: small_runtime,
         contents: |request| {
             let words = offline_memory_allocation(request.program.layout());

@@ -116,6 +116,25 @@ impl EmitArgs {
         })
     }
 
+    /// The file of a kind, for inputs of which no other form can be made.
+    pub(crate) fn only(&self, name: &str) -> Result<Option<&str>, Failure> {
+        let mut path = None;
+        for emit in &self.emit {
+            if emit.kind.name != name {
+                let other = emit.kind.name;
+                return Err(Failure::Usage(format!(
+                    "error: a model has no form `{other}`; `--emit {name}=FILE` writes it with its plan"
+                )));
+            }
+            path = Some(emit.path.as_str());
+        }
+        refuse(
+            &given([("--around", self.around.is_some())]),
+            "it configures the graph of `--emit dot=FILE`",
+        )?;
+        Ok(path)
+    }
+
     /// Whether to show the program beside the original.
     pub(crate) fn shows_before(&self) -> bool {
         self.emit.iter().any(|emit| emit.kind.name == "html")

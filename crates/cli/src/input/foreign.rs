@@ -39,9 +39,9 @@ const FORMS: &[Form] = &[
         help: "unpack it; of compressed files `.gz` is read as it is",
     },
     Form {
-        is: |bytes| bytes.get(4..8) == Some(b"TFL3"),
+        is: memplan::tflite::is_model,
         name: "a TFLite model",
-        help: "memplan plans the program that it was converted from; `--emit tflite-micro` writes offsets for it",
+        help: "`memplan plan MODEL.tflite --emit tflite-micro=PLANNED.tflite` plans it; other verbs need HLO",
     },
     Form {
         is: |bytes| {
@@ -92,7 +92,7 @@ pub(super) fn name(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
 }
 
 /// Whether a text is meant as HLO, even if it mentions other formats.
-fn begins_as_hlo(bytes: &[u8]) -> bool {
+pub(super) fn begins_as_hlo(bytes: &[u8]) -> bool {
     let lines = text_of(bytes).lines().map(str::trim);
     lines
         .filter(|line| !line.is_empty() && !line.starts_with("//"))

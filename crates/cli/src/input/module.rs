@@ -6,7 +6,7 @@ use memplan::hlo;
 use memplan::ir::{self, Module};
 use memplan::stablehlo;
 
-use super::foreign;
+use super::{foreign, out_of_memory};
 use crate::failure::Failure;
 use crate::output::say;
 
@@ -17,13 +17,14 @@ use crate::output::say;
 /// [`Failure::Input`], with line, column and a caret if the input is text.
 pub fn parse_module(bytes: Vec<u8>, name: &str) -> Result<Module, Failure> {
     if stablehlo::is_binary(&bytes) {
-        let module = stablehlo::read(&bytes)
-            .map_err(|error| Failure::Input(format!("error: `{name}`: {error}")))?;
+        let module =
+            stablehlo::read(&bytes).map_err(|error| Failure::Input(format!("error: `{name}`: {error}")))?;
         return verified(module, name, "");
     }
     let (module, text) = match String::from_utf8(bytes) {
         Ok(text) if foreign::is_mlir(text.as_bytes()) => {
-            let module = stablehlo::parse(&text).map_err(|error| Failure::Input(render_mlir(&error, name, &text)))?;
+            let module =
+                stablehlo::parse(&text).map_err(|error| Failure::Input(render_mlir(&error, name, &text)))?;
             return verified(module, name, "");
         }
         Ok(text) if !looks_binary(&text) => {
@@ -69,8 +70,12 @@ fn read_proto(name: &str, bytes: &[u8]) -> Result<Module, Failure> {
     Ok(imported.module)
 }
 
-/// The format of a file without HLO, if it is known.
+/// The format of a file without HLO, if it is known. What XLA says about a lack of memory is reported.
 fn not_hlo(bytes: &[u8], name: &str) -> Option<Failure> {
+    let report = std::str::from_utf8(bytes).ok().and_then(|text| out_of_memory::report(text, name));
+    if let Some(report) = report.filter(|_| !foreign::begins_as_hlo(bytes)) {
+        return Some(Failure::DoesNotFit(report));
+    }
     let (what, help) = foreign::name(bytes)?;
     Some(Failure::Input(format!("error: `{name}` is {what}; memplan reads HLO\n  help: {help}")))
 }

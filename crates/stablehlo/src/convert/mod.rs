@@ -47,10 +47,14 @@ pub(crate) fn module(program: &Program) -> Result<Module, Error> {
         _ => None,
     });
     let main = main.ok_or_else(|| Error::new("the module has no function `main`"))?;
+    let name = match program.name.is_empty() {
+        true => sanitized(main.text("sym_name")?),
+        false => sanitized(&program.name),
+    };
     let meshes = Meshes::new(program)?;
     let mut converter = Converter {
         program,
-        module: Module::new(program.name.clone()),
+        module: Module::new(name),
         names: Names::default(),
         functions,
         done: FxHashMap::default(),
