@@ -1,6 +1,8 @@
 //! The command from outside: its output, where it goes, and how it fails.
 
 mod as_written;
+#[cfg(unix)]
+mod budget;
 mod completions;
 mod diff;
 mod emit;

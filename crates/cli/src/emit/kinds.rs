@@ -166,7 +166,7 @@ fn has_tiles(target: &Target) -> Result<(), &'static str> {
 }
 
 /// The program, and beside it the original, if there is one.
-fn html(program: &PlannedModule<'_>) -> String {
+pub(super) fn html(program: &PlannedModule<'_>) -> String {
     let shown = |name, module, planned| Shown { name, module, target: program.target, planned };
     let after = (shown("plan", program.module, program.planned), program.view());
     let before = program.before.as_ref().map(|before| {

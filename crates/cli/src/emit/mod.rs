@@ -22,6 +22,11 @@ use crate::output::{distinct, write_folder, write_result, write_together};
 use kinds::{KINDS, Kind, c_name};
 use request::{Contents, Request};
 
+/// The page of a program, as `--emit html` writes it.
+pub(crate) fn html(program: &PlannedModule<'_>) -> String {
+    kinds::html(program)
+}
+
 #[derive(Args)]
 pub(crate) struct EmitArgs {
     #[arg(long, value_name = "KIND=FILE", help = help())]

@@ -39,11 +39,7 @@ pub(crate) struct ProgramFiles {
 impl ProgramFiles {
     /// Reads and verifies the module.
     pub(crate) fn module(&self) -> Result<Module, Failure> {
-        let bytes = match &self.contents {
-            Some(contents) => contents.clone(),
-            None => read(&self.file)?,
-        };
-        parse_module(bytes, if self.file == "-" { "<stdin>" } else { &self.file })
+        parse_module(self.bytes()?, if self.file == "-" { "<stdin>" } else { &self.file })
     }
 
     /// Whether its files have the name of a module.
@@ -57,7 +53,7 @@ impl ProgramFiles {
             Some(text) => assigned::parse(&read_text(text.to_str()?).ok()?, Some(module)),
             // Standard input is read once.
             None if self.file == "-" => None,
-            None => hlo::proto::read_assignment(&self.bytes()?, module).ok()?,
+            None => hlo::proto::read_assignment(&self.bytes().ok()?, module).ok()?,
         }
     }
 
@@ -69,12 +65,16 @@ impl ProgramFiles {
             }
             // Standard input is read once.
             None if self.file == "-" => None,
-            None => assigned::sum(&hlo::proto::read_allocations(&self.bytes()?).ok()??),
+            None => assigned::sum(&hlo::proto::read_allocations(&self.bytes().ok()?).ok()??),
         }
     }
 
-    fn bytes(&self) -> Option<Vec<u8>> {
-        self.contents.clone().or_else(|| read(&self.file).ok())
+    /// The bytes of the program: its file, or a part of one.
+    pub(crate) fn bytes(&self) -> Result<Vec<u8>, Failure> {
+        match &self.contents {
+            Some(contents) => Ok(contents.clone()),
+            None => read(&self.file),
+        }
     }
 }
 
