@@ -77,8 +77,8 @@ struct Document<'a> {
 }
 
 pub(crate) fn run(args: &BudgetArgs) -> Result<(), Failure> {
-    let outputs = [&args.output, &args.markdown, &args.sarif, &args.pages];
-    distinct(outputs.map(|path| path.as_deref()))?;
+    let files = [&args.markdown, &args.sarif, &args.pages].into_iter().filter_map(|path| path.as_deref());
+    distinct(std::iter::once(args.output.as_deref()).chain(files.map(Some)))?;
     let programs = file::read(&args.file)?;
     // Paths of a budget are those beside it.
     let folder = Path::new(&args.file).parent().unwrap_or(Path::new("")).to_owned();
