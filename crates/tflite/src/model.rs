@@ -155,6 +155,6 @@ fn size(tensor: Table<'_>) -> Result<Option<u64>, TfliteError> {
     let kind = tensor.number::<1>(field::TENSOR_TYPE, "the type of a tensor")? as usize;
     let Some(&bits) = BITS.get(kind).filter(|&&bits| bits > 0) else { return Ok(None) };
     let extents = shape.into_iter().map(|extent| u64::try_from(extent).ok());
-    let count = extents.fold(Some(1u64), |count, extent| count?.checked_mul(extent?));
+    let count = extents.into_iter().try_fold(1u64, |count, extent| count.checked_mul(extent?));
     Ok(count.and_then(|count| Some(count.checked_mul(bits)?.div_ceil(8))))
 }
