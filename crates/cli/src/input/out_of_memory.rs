@@ -179,7 +179,7 @@ fn table(buffers: &[Buffer], out: &mut String) {
     groups.sort_by_key(|&(key, (bytes, _))| (std::cmp::Reverse(bytes), key));
     let width =
         |of: &dyn Fn(&(&str, &str, &str)) -> usize| groups.iter().map(|(key, _)| of(key)).max().unwrap_or(0);
-    let (sources, operations) = (width(&|key| key.0.len()).max(4), width(&|key| key.1.len()).max(9).min(40));
+    let (sources, operations) = (width(&|key| key.0.len()).max(4), width(&|key| key.1.len()).clamp(9, 40));
     let total: u64 = buffers.iter().map(|buffer| buffer.size.0).sum();
     let _ =
         writeln!(out, "\nthe {} buffers that it lists, {} together, by line:", buffers.len(), Bytes(total));

@@ -228,8 +228,7 @@ impl<'b> Reader<'b> {
                 region.arguments.push(Argument { value, location });
             }
             if self.version >= since::ORDERS_OF_USES && bytes.byte()? != 0 {
-                let values = bytes.count()?;
-                skip_orders(bytes, values)?;
+                skip_orders(bytes, region.arguments.len())?;
             }
         }
         for _ in 0..count {
@@ -279,8 +278,7 @@ impl<'b> Reader<'b> {
             )));
         }
         if parts & has::ORDERS_OF_USES != 0 {
-            let values = if types.len() == 1 { 1 } else { bytes.count()? };
-            skip_orders(bytes, values)?;
+            skip_orders(bytes, types.len())?;
         }
         for r#type in types {
             let value = self.define(r#type, scope)?;
@@ -388,14 +386,14 @@ impl<'b> Reader<'b> {
     }
 }
 
-/// Orders of uses matter to nobody here.
-fn skip_orders(bytes: &mut Bytes<'_>, values: usize) -> Result<(), Error> {
-    for _ in 0..values {
-        if values > 1 {
+/// Skips in which order the uses of some of several values are, which matters to nobody here.
+fn skip_orders(bytes: &mut Bytes<'_>, n_values: usize) -> Result<(), Error> {
+    let count = if n_values > 1 { bytes.count()? } else { 1 };
+    for _ in 0..count {
+        if n_values > 1 {
             bytes.number()?;
         }
-        let (count, is_pairs) = bytes.flagged()?;
-        let _ = is_pairs;
+        let (count, _) = bytes.flagged()?;
         for _ in 0..bytes.check_count(count)? {
             bytes.number()?;
         }
