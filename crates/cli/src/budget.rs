@@ -46,7 +46,7 @@ pub(crate) struct BudgetArgs {
 }
 
 /// A program of the budget, and what was found.
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 struct Found {
     name: String,
     module: String,
@@ -69,8 +69,9 @@ struct Found {
     details: String,
 }
 
-#[derive(Serialize)]
-struct Document<'a> {
+/// The JSON document of a budget.
+#[derive(Serialize, schemars::JsonSchema)]
+pub(crate) struct Document<'a> {
     format: &'static str,
     version: u32,
     programs: &'a [Found],

@@ -79,8 +79,8 @@ impl Limit {
 }
 
 /// The JSON document.
-#[derive(Serialize)]
-struct DiffFile<'a> {
+#[derive(Serialize, schemars::JsonSchema)]
+pub(crate) struct DiffFile<'a> {
     format: &'static str,
     version: u32,
     /// Whether a program grew by more than allowed.

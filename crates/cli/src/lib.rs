@@ -37,6 +37,7 @@ mod replay;
 mod report;
 mod rewrite;
 mod run;
+mod schemas;
 mod screen;
 mod stages;
 mod targets;
@@ -55,6 +56,7 @@ pub use options::parse_bytes;
 pub use plan::plan_module;
 pub use report::render as report;
 pub use rewrite::report as rewrite_report;
+pub use schemas::schemas;
 pub use screen::Screen;
 pub use verdict::story as too_large;
 

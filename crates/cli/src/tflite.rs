@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 use memplan::memory::Bytes;
 use memplan::pack;
-use memplan::tflite::{self, Model, Plan};
-use serde_json::json;
+use memplan::tflite::{self, Model, Plan, Tensor};
 
+use crate::emit::json;
 use crate::failure::Failure;
 use crate::input::read;
 use crate::options::{Format, ResultArgs};
@@ -23,30 +23,60 @@ pub(crate) fn run(path: &str, result: &ResultArgs, options: &pack::Options) -> R
         write_result(Some(target), tflite::write(&bytes, &plan).map_err(wrong)?)?;
     }
     let text = match result.format {
-        Format::Json => document(&model, &plan),
+        Format::Json => json(&document(&model, &plan)),
         Format::Text => report(path, &model, &plan),
     };
     result.write(text)
 }
 
-fn document(model: &Model, plan: &Plan) -> String {
+/// The plan of a model.
+#[derive(serde::Serialize, schemars::JsonSchema)]
+pub(crate) struct Document<'a> {
+    format: &'static str,
+    version: u32,
+    /// Bytes of the arena that the tensors need.
+    arena: u64,
+    /// Bytes that no placement of them can do without.
+    lower_bound: u64,
+    tensors: Vec<Entry<'a>>,
+}
+
+#[derive(serde::Serialize, schemars::JsonSchema)]
+struct Entry<'a> {
+    subgraph: usize,
+    /// Its number in the subgraph.
+    tensor: usize,
+    name: &'a str,
+    /// Bytes, where they are known before the model runs.
+    size: Option<u64>,
+    /// Its place in the arena; null leaves it to the runtime.
+    offset: Option<u64>,
+    /// When it is written: 0 is before the first operator, which runs at 1.
+    first: Option<usize>,
+    /// When it is last needed.
+    last: Option<usize>,
+}
+
+fn document<'a>(model: &'a Model, plan: &Plan) -> Document<'a> {
     let tensors = model.subgraphs.iter().enumerate().flat_map(|(subgraph, found)| {
-        found.tensors.iter().enumerate().map(move |(number, tensor)| (subgraph, number, tensor))
+        found.tensors.iter().enumerate().map(move |(tensor, found)| (subgraph, tensor, found))
     });
-    let tensors: Vec<_> = tensors
-        .zip(&plan.offsets)
-        .map(|((subgraph, number, tensor), offset)| {
-            json!({
-                "subgraph": subgraph, "tensor": number, "name": tensor.name, "size": tensor.size, "offset": offset,
-                "first": tensor.lifetime.map(|it| it.first), "last": tensor.lifetime.map(|it| it.last),
-            })
-        })
-        .collect();
-    let document = json!({
-        "format": "memplan.tflite", "version": 1, "arena": plan.arena, "lower_bound": plan.lower_bound,
-        "tensors": tensors,
-    });
-    format!("{document:#}\n")
+    let entry = |((subgraph, tensor, found), &offset): ((usize, usize, &'a Tensor), &Option<u64>)| Entry {
+        subgraph,
+        tensor,
+        name: &found.name,
+        size: found.size,
+        offset,
+        first: found.lifetime.map(|it| it.first),
+        last: found.lifetime.map(|it| it.last),
+    };
+    Document {
+        format: "memplan.tflite",
+        version: 1,
+        arena: plan.arena,
+        lower_bound: plan.lower_bound,
+        tensors: tensors.zip(&plan.offsets).map(entry).collect(),
+    }
 }
 
 fn report(path: &str, model: &Model, plan: &Plan) -> String {
