@@ -41,8 +41,8 @@ pub(crate) struct EstimateArgs {
 }
 
 /// What programs read.
-#[derive(Serialize)]
-struct EstimateFile<'a> {
+#[derive(Serialize, schemars::JsonSchema)]
+pub(crate) struct EstimateFile<'a> {
     module: &'a str,
     compiler: &'a str,
     target: &'a str,
