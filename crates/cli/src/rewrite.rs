@@ -256,7 +256,7 @@ fn json(rewritten: &Rewritten) -> String {
     let report = json!({
         "before": figures(rewritten.before), "after": figures(rewritten.after()), "steps": steps,
         "frontier": rewritten.frontier.iter().map(|&point| figures(point)).collect::<Vec<_>>(),
-        "flags": {},
+        "devices": rewritten.devices.unwrap_or(1), "flags": {},
     });
     format!("{report:#}\n")
 }

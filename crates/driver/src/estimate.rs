@@ -36,6 +36,9 @@ pub struct Estimate {
     pub module: Module,
     /// The expected plan.
     pub planned: Planned,
+    /// Over how many devices shardings spread the program, of which all figures are those of one; `None` where they say
+    /// nothing, or what is not understood.
+    pub devices: Option<u64>,
     /// The copies that it will have beside those of the program, and why.
     pub copies: Vec<InsertedCopy>,
 }
@@ -68,16 +71,21 @@ pub enum EstimateError {
     Plan(#[from] PlanError),
 }
 
-/// Estimates what a compiler will need for a module on a machine. Close to linear in the module, and no search.
+/// Estimates what a compiler will need for a module on a machine; for a program that shardings spread over several
+/// devices, on one of them. Close to linear in the module, and no search.
 ///
 /// # Errors
 /// See [`EstimateError`].
 pub fn estimate(module: &Module, compiler: &Compiler, target: &Target) -> Result<Estimate, EstimateError> {
     ir::verify(module).map_err(EstimateError::Invalid)?;
     let machine = compiler.on(target);
-    let estimate = Estimate::from(Expected::new(module.clone(), compiler, &machine)?);
-    let interval = compiler.interval(kind_of(module), estimate.total, estimate.totals.temp);
-    Ok(Estimate { interval, ..estimate })
+    let of_one = passes::partition(module, &Context { target: &machine })?;
+    let devices = of_one.as_ref().map(|of_one| of_one.devices);
+    let of_one = of_one.map_or_else(|| module.clone(), |of_one| of_one.module);
+    let kind = kind_of(&of_one);
+    let estimate = Estimate::from(Expected::new(of_one, compiler, &machine)?);
+    let interval = compiler.interval(kind, estimate.total, estimate.totals.temp);
+    Ok(Estimate { interval, devices, ..estimate })
 }
 
 /// What a compiler needs for a module that it has compiled and scheduled itself, as its own files have it: the order is
@@ -177,7 +185,7 @@ impl From<Expected> for Estimate {
         let peak = plan::peak_report(&expected.module, &expected.planned.facts, &expected.planned.plan);
         let total = expected.total();
         let Expected { module, planned, totals, run, copies } = expected;
-        Estimate { totals, total, interval: None, peak, run, module, planned, copies }
+        Estimate { totals, total, interval: None, peak, run, module, planned, devices: None, copies }
     }
 }
 

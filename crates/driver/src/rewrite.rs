@@ -19,7 +19,7 @@ mod list;
 use std::sync::Arc;
 
 use crate::estimate::EstimateError;
-use crate::spread::{self, Spread};
+use crate::spread::{self, Share, Spread};
 use crate::{Estimated, FirstGuess, Memo, Price, SettingId, parallel};
 use memplan_ir as ir;
 use memplan_ir::Module;
@@ -108,6 +108,8 @@ impl RewriteOptions {
 pub struct Rewritten {
     /// The program for the other compiler: same parameters, results, donation and shardings.
     pub module: Module,
+    /// Over how many devices the program is spread, of which all figures are those of one.
+    pub devices: Option<u64>,
     /// The estimate of the compiler for the original program.
     pub before: Estimated,
     /// Every rewrite that changes something, in the order in which they were tried.
@@ -161,9 +163,10 @@ impl Rewritten {
 
 /// Rewrites a module for a compiler, on a machine that it compiles for.
 ///
-/// Bytes and seconds are for one device: if shardings spread the program over several, arguments are divided by their
-/// shardings, and all else as finely as the most finely sharded array. Time for communication is unknown. Such a
-/// program gets no parts and no row blocks, since the rows of one block may all be on one device.
+/// Bytes and seconds are for one device. If shardings spread the program over several, the program of one device is
+/// rewritten, and returned as one manual computation over all of them. Where no such program is known, arguments are
+/// divided by their shardings, and all else as finely as the most finely sharded array; such a program gets no parts and
+/// no row blocks, since the rows of one block may all be on one device.
 ///
 /// # Errors
 /// See [`RewriteError`].
@@ -174,9 +177,17 @@ pub fn rewrite(
     options: &RewriteOptions,
 ) -> Result<Rewritten, RewriteError> {
     let machine = compiler.on(target);
-    let spread = Spread::new(&module, &machine);
-    let search = Search { compiler, machine: &machine, options, spread };
     ir::verify(&module).map_err(EstimateError::Invalid)?;
+    let (whole, module, spread) = match Share::of(&module, &machine)? {
+        Share::Partitioned(of_one) if of_one.for_all(&module, &of_one.module).is_some() => {
+            let local = of_one.module.clone();
+            (Some((module, of_one)), local, None)
+        }
+        Share::Partitioned(_) => (None, module.clone(), Spread::new(&module, &machine)),
+        Share::Whole(spread) => (None, module, spread),
+    };
+    let devices = whole.as_ref().map(|(_, of_one)| of_one.devices);
+    let search = Search { compiler, machine: &machine, options, spread };
     let before = search.price(module.clone())?;
     let flat = Attempt { module: Arc::new(search.flatten(&module)?), estimated: before, steps: Vec::new() };
     let mut found = vec![flat];
@@ -194,8 +205,15 @@ pub fn rewrite(
     // So that the module is not copied.
     drop(found);
     let is_changed = steps.iter().any(|step| step.is_kept);
-    let module = if is_changed { Arc::unwrap_or_clone(rewritten) } else { module };
-    Ok(Rewritten { module, before, steps, free, frontier })
+    let module = match (is_changed, whole) {
+        (true, Some((whole, of_one))) => {
+            of_one.for_all(&whole, &rewritten).ok_or(RewriteError::Interface("manual computation"))?
+        }
+        (true, None) => Arc::unwrap_or_clone(rewritten),
+        (false, Some((whole, _))) => whole,
+        (false, None) => module,
+    };
+    Ok(Rewritten { module, devices, before, steps, free, frontier })
 }
 
 /// Inlines every function, and moves shardings to the operations that they describe.
