@@ -4,11 +4,15 @@
 //! rules, which are data ([`Compiler`]). The result is not a plan to run, but the bytes of one.
 
 use crate::fast_memory::assign_fast_memory;
+use crate::latency_hiding::hide_latency;
 use memplan_analysis::{CallGraph, RunEstimate};
 use memplan_fast_memory::{FastMemoryOptions, Selection};
 use memplan_ir as ir;
 use memplan_ir::{Module, Op, Role};
-use memplan_memory::{ByteRange, Bytes, Compiler, CompilerError, ProgramKind, Scheduler, Target, Totals};
+use memplan_memory as memory;
+use memplan_memory::{
+    ByteRange, Bytes, Compiler, CompilerError, LatencyHiding, ProgramKind, Scheduler, Target, Totals,
+};
 use memplan_pack as pack;
 use memplan_passes as passes;
 use memplan_passes::{Context, CopyReport, InsertedCopy, PassError, Pipeline, RunOptions};
@@ -139,6 +143,11 @@ impl Expected {
             module.is_scheduled = true;
             planned = plan::plan(&module, machine, &options)?;
         }
+        if let Some(rules) = &compiler.latency_hiding
+            && let Some((order, hidden)) = hidden(&module, &planned, rules, machine, &options)
+        {
+            (module, planned) = (order, hidden);
+        }
         if let Some(fast) = fast_memory_options(compiler, machine, planned.plan.totals.temp) {
             module.is_scheduled = true;
             assign_fast_memory(&mut module, machine, &fast)?;
@@ -209,6 +218,29 @@ fn passes_of(compiler: &Compiler) -> Result<Pipeline, EstimateError> {
     let own = passes::of_compiler(compiler)?.into_iter();
     let list = own.chain([passes::LEGALIZE.into()]);
     Ok(Pipeline::new("estimate", "what the compiler does before it orders a program", list))
+}
+
+/// The module in the order that hides transfers between devices, and its plan. `None` where there are no transfers, or
+/// where the program would need more memory than the scheduler allows for.
+fn hidden(
+    module: &Module,
+    planned: &Planned,
+    rules: &LatencyHiding,
+    machine: &Target,
+    options: &PlanOptions,
+) -> Option<(Module, Planned)> {
+    let costs = ProgramCost::new(module, &planned.facts, machine).kernels(module, &planned.facts, machine);
+    let mut ordered = module.clone();
+    if !hide_latency(&mut ordered, rules, &|id| costs.of(id).seconds) {
+        return None;
+    }
+    ordered.is_scheduled = true;
+    // What would write over a value before all have read it keeps its order.
+    let found = plan::plan(&ordered, machine, options).ok()?;
+    let needed = found.plan.totals.total.0 as f64;
+    let usable = machine.space(memory::MemorySpaceId::MAIN).and_then(|space| space.usable());
+    let is_allowed = usable.is_none_or(|usable| needed <= usable.0 as f64 * rules.memory_share);
+    is_allowed.then_some((ordered, found))
 }
 
 /// Moves kernels that only read a slice of loop state to where their operands are known. Says whether any moved.

@@ -6,6 +6,7 @@
 
 mod bfloat16_propagation;
 mod change_op_data_type;
+mod collective_combiner;
 mod convolution_canonicalization;
 mod convolution_padding;
 mod copy_fusion;
@@ -37,6 +38,7 @@ mod windows_outside_lanes;
 
 pub use bfloat16_propagation::BFLOAT16_PROPAGATION;
 pub use change_op_data_type::CHANGE_OP_DATA_TYPE;
+pub use collective_combiner::{COLLECTIVE_COMBINER, CollectiveCombiner, CollectiveCombinerRules};
 pub use convolution_canonicalization::{CONVOLUTION_CANONICALIZATION, CONVOLUTION_LAYOUTS};
 pub use convolution_padding::CONVOLUTION_PADDING_LEGALIZATION;
 pub use copy_fusion::COPY_FUSION;
