@@ -14,7 +14,7 @@
 //! the same layers in a loop. Seen on XLA's GPU compiler of jaxlib 0.12 (schedules of fully sharded perceptrons over 2, 4
 //! and 8 devices, with and without the scheduler): between the end of a transfer and the chain that leads to the next
 //! one, it picks four more such products, for a reason that was not found; [`LatencyHiding::fill`] is that number.
-//! Collectives behind which no other one comes run as long as they can.
+//! Reduce-scatters behind which no other collective comes run as long as they can.
 
 use std::collections::BTreeSet;
 
@@ -79,6 +79,7 @@ struct Node {
     id: InstructionId,
     seconds: f64,
     is_collective: bool,
+    is_scatter: bool,
     /// Whether it multiplies matrices.
     is_product: bool,
     /// Nodes that it reads, through what takes no time.
@@ -134,6 +135,7 @@ impl<'a> Backwards<'a> {
                 id,
                 seconds,
                 is_collective,
+                is_scatter: matches!(op, Op::ReduceScatter(_)),
                 is_product: multiplies(module, id),
                 operands,
                 users: 0,
@@ -162,8 +164,7 @@ impl<'a> Backwards<'a> {
                     continue;
                 }
                 (Some((running, end)), waiting) => {
-                    let is_last = !self.nodes[running].leads_to_collective;
-                    let is_needed = waiting.is_some() || !is_last;
+                    let is_needed = waiting.is_some() || !self.runs_on(running);
                     let other = self.pick();
                     if other.is_none() || (self.time >= end && is_needed) {
                         self.time = self.time.max(end);
@@ -203,8 +204,14 @@ impl<'a> Backwards<'a> {
 
     /// Whether a transfer runs that is not hidden yet, and that another one waits for.
     fn hides(&self) -> bool {
-        let is_last = |running: usize| !self.nodes[running].leads_to_collective;
-        self.in_flight.is_some_and(|(running, end)| self.time < end && !is_last(running))
+        self.in_flight.is_some_and(|(running, end)| self.time < end && !self.runs_on(running))
+    }
+
+    /// Whether a collective runs as long as it keeps no other one waiting: sums that are scattered, and that no other
+    /// collective is computed from.
+    fn runs_on(&self, place: usize) -> bool {
+        let Node { is_scatter, leads_to_collective, .. } = self.nodes[place];
+        is_scatter && !leads_to_collective
     }
 
     /// Whether it is a product that a collective waits for, and nothing waits for its own place.

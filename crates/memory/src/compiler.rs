@@ -85,7 +85,7 @@ impl CodeSize {
 }
 
 /// How a scheduler hides the time of transfers between devices behind other work.
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LatencyHiding {
     /// Bytes that a transfer moves in a second, by its model.
@@ -94,6 +94,8 @@ pub struct LatencyHiding {
     pub fill: usize,
     /// It takes bytes for time while the program needs at most this share of the machine's memory.
     pub memory_share: f64,
+    /// The option that sets that share, in percent.
+    pub option: String,
 }
 
 /// A way to order a program.

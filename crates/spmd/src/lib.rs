@@ -25,9 +25,11 @@ mod rule;
 mod shardy;
 mod wrap;
 
-use memplan_ir::{InstructionId, Module, Op, ShardingSpec};
+use memplan_ir::{ComputationId, Cursor, InstructionId, Module, Names, Op, ShardingSpec};
 use memplan_rewriter::interface::set_interface;
 use memplan_rewriter::{CALL_INLINER, Context, DCE, PassError, PassFn};
+
+use rustc_hash::FxHashSet;
 
 use crate::notes::Notes;
 use crate::propagate::Cuts;
@@ -84,6 +86,7 @@ pub fn partition(module: &Module, context: &Context<'_>) -> Result<Option<OfOneD
     }
     let mut partitioned = module.clone();
     (CALL_INLINER.run)(&mut partitioned, context)?;
+    split_splats(&mut partitioned);
     let Some(notes) = Notes::read(&partitioned) else { return Ok(None) };
     let Some(cuts) = Cuts::find(&partitioned, notes) else { return Ok(None) };
     let entry = partitioned.entry_computation();
@@ -118,6 +121,32 @@ fn has_notes(module: &Module) -> bool {
         instruction.extras.as_ref().is_some_and(|extras| extras.sharding.is_some())
             || notes::Call::of(&instruction.op).is_some()
     })
+}
+
+/// Gives each use of a broadcast number, and of a count, one of its own: that two values begin as the same zeros does not
+/// mean that they are cut alike.
+fn split_splats(module: &mut Module) {
+    let mut names = Names::new(module);
+    let computations: Vec<ComputationId> = module.computations.keys().collect();
+    for computation in computations {
+        let mut is_used = FxHashSet::default();
+        module.edit_in_order(computation, |module, id| {
+            for k in 0..module.instructions[id].operands.len() {
+                let operand = module.instructions[id].operands[k];
+                let splat = &module.instructions[operand];
+                let is_splat = match &splat.op {
+                    Op::Broadcast { dimensions } => dimensions.is_empty(),
+                    op => matches!(op, Op::Iota { .. }),
+                };
+                if is_splat && !is_used.insert(operand) {
+                    let operands = splat.operands.clone();
+                    let copy = Cursor::beside(module, &mut names, operand).copy_of(operand, operands);
+                    module.instructions[id].operands[k] = copy;
+                }
+            }
+            module.list(id);
+        });
+    }
 }
 
 /// The parameters of the entry, which are arrays.
