@@ -5,13 +5,13 @@
 //! what devices have are added up. Operations without factors get whole operands.
 
 use memplan_ir::{
-    BinaryOp, ComputationId, Cursor, ElementType, Insert, InstructionId, Module, Names, Op, Operands, Shape,
-    SliceDimension,
+    BinaryOp, ComputationId, Cursor, ElementType, Insert, InstructionId, Module, Names, Op, Operands,
+    ReplicaGroups, Shape, SliceDimension,
 };
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use crate::cut::{Axes, Cut};
+use crate::cut::{Axes, Cut, Grid, Span};
 use crate::notes::Call;
 use crate::propagate::{Cuts, split};
 use crate::reshard::{Resharder, array};
@@ -46,8 +46,33 @@ pub(crate) fn partition(module: &mut Module, cuts: &Cuts) {
             extras.frontend_attributes.retain(|key, _| !key.starts_with("xla.sdy."));
         }
     }
+    for instruction in module.instructions.values_mut() {
+        number_devices(&mut instruction.op, &cuts.grid);
+    }
     module.config.frontend_attributes.shift_remove("xla.sdy.meshes");
     module.config.num_partitions = Some(cuts.grid.devices());
+}
+
+/// Names the devices of a collective by numbers rather than axes of a mesh, which is gone.
+fn number_devices(op: &mut Op, grid: &Grid) {
+    let collective = match op {
+        Op::AllGather(it)
+        | Op::AllReduce(it)
+        | Op::ReduceScatter(it)
+        | Op::AllToAll(it)
+        | Op::RaggedAllToAll(it)
+        | Op::CollectiveBroadcast(it) => it,
+        _ => return,
+    };
+    if let ReplicaGroups::Mesh { mesh, axes } = &collective.replica_groups
+        && mesh.devices.is_none()
+    {
+        let spans: Option<Vec<Span>> = axes.iter().map(|axis| Grid::span_of_axis(&mesh.axes, axis)).collect();
+        if let Some(spans) = spans {
+            let axes: Axes = spans.into_iter().flat_map(|span| grid.axes_of(span)).collect();
+            collective.replica_groups = grid.groups(&axes);
+        }
+    }
 }
 
 struct Partitioner<'a> {

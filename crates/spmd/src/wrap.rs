@@ -61,7 +61,7 @@ impl OfOneDevice {
         let call =
             at.insert_instruction(Op::Call { is_composite: false }, locals, [body], Some(result.clone()));
         let note = module.instructions[call].extras_mut();
-        note.frontend_attributes.insert("inlineable".into(), "\"xla_late\"".into());
+        note.frontend_attributes.insert("inlineable".into(), "xla_late".into());
         let leaves: Vec<&ArrayShape> = match &result {
             Shape::Tuple(elements) => elements.iter().map(Shape::as_array).collect::<Option<_>>()?,
             one => vec![one.as_array()?],
@@ -78,12 +78,8 @@ impl OfOneDevice {
         let parts = if result.is_tuple() { at.elements(call) } else { vec![call] };
         let root = match self.border(&mut module, &mut names, &parts, &whole_shapes, &self.of_results, false)
         {
-            whole if result.is_tuple() => {
-                let root = Cursor::end(&mut module, &mut names, entry).tuple(whole);
-                let specs = self.of_results.iter().map(|cut| self.grid.spec(cut)).collect();
-                module.instructions[root].extras_mut().sharding = Some(Sharding::Tuple(specs));
-                root
-            }
+            // Where results go, the border says; a sharding here would be one of GSPMD's, and XLA takes those or Shardy's.
+            whole if result.is_tuple() => Cursor::end(&mut module, &mut names, entry).tuple(whole),
             whole => whole[0],
         };
         module.computations[entry].root = root;
