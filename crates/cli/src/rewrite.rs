@@ -40,7 +40,7 @@ pub(crate) struct RewriteArgs {
     /// List the best programs from fewest bytes to least time; each is had by its bytes as `--memory-limit`
     #[arg(long)]
     frontier: bool,
-    /// Use only these levers: within, recompute, state, gathers, checkpoint, parts, blocks
+    /// Use only these levers: within, recompute, state, gathers, checkpoint, parts, blocks, flags
     #[arg(long, value_name = "LEVER,..", value_delimiter = ',', value_parser = Lever::find)]
     only: Vec<Lever>,
     /// Use all levers but these
@@ -155,6 +155,9 @@ pub fn report(rewritten: &Rewritten, compiler: &Compiler, screen: Screen) -> Str
     for step in rewritten.steps.iter().filter(|step| step.is_kept) {
         text.push_str(&screen.wrap(&format!("\n{}: {}\n", step.name, step.description)));
     }
+    for (name, value) in &rewritten.flags {
+        text.push_str(&format!("\ncompile it with --{name}={value}\n"));
+    }
     if rewritten.steps.iter().all(|step| !step.is_kept) {
         text.push_str("\nno rewrite is worth it: the program is unchanged\n");
     }
@@ -253,10 +256,12 @@ fn json(rewritten: &Rewritten) -> String {
             now = price;
         }
     }
+    let flags: serde_json::Map<String, serde_json::Value> =
+        rewritten.flags.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
     let report = json!({
         "before": figures(rewritten.before), "after": figures(rewritten.after()), "steps": steps,
         "frontier": rewritten.frontier.iter().map(|&point| figures(point)).collect::<Vec<_>>(),
-        "flags": {},
+        "devices": rewritten.devices.unwrap_or(1), "flags": flags,
     });
     format!("{report:#}\n")
 }

@@ -6,6 +6,7 @@
 
 mod bfloat16_propagation;
 mod change_op_data_type;
+mod collective_combiner;
 mod convolution_canonicalization;
 mod convolution_padding;
 mod copy_fusion;
@@ -29,7 +30,6 @@ mod select_and_scatter_expander;
 mod softmax_rewriter_triton;
 mod sort_iota_fusion;
 mod splitk_rewriter;
-mod spmd_partitioner;
 mod stable_sort_expander;
 mod transposed_state;
 mod tree_reduction_rewriter;
@@ -38,6 +38,7 @@ mod windows_outside_lanes;
 
 pub use bfloat16_propagation::BFLOAT16_PROPAGATION;
 pub use change_op_data_type::CHANGE_OP_DATA_TYPE;
+pub use collective_combiner::{COLLECTIVE_COMBINER, CollectiveCombiner, CollectiveCombinerRules};
 pub use convolution_canonicalization::{CONVOLUTION_CANONICALIZATION, CONVOLUTION_LAYOUTS};
 pub use convolution_padding::CONVOLUTION_PADDING_LEGALIZATION;
 pub use copy_fusion::COPY_FUSION;
@@ -60,7 +61,6 @@ pub use select_and_scatter_expander::SELECT_AND_SCATTER_EXPANDER;
 pub use softmax_rewriter_triton::SOFTMAX_REWRITER_TRITON;
 pub use sort_iota_fusion::SORT_IOTA_FUSION;
 pub use splitk_rewriter::{SPLITK_REWRITER, SplitkRewriter, SplitkRules};
-pub use spmd_partitioner::partition;
 pub use stable_sort_expander::STABLE_SORT_EXPANDER;
 pub use transposed_state::TRANSPOSED_STATE;
 pub use tree_reduction_rewriter::TREE_REDUCTION_REWRITER;

@@ -42,6 +42,8 @@ pub enum Lever {
     Parts,
     /// Wide arrays exist in blocks of rows.
     Blocks,
+    /// Options of the compiler.
+    Flags,
 }
 
 /// There is no lever of a name.

@@ -57,11 +57,12 @@ pub(crate) struct Operand {
 
 /// Calls that describe arrays on devices or in memory spaces, or convert between arrays and references. In a program
 /// that is not partitioned, with one memory, they return their operands.
-pub(crate) const MARKERS: [&str; 10] = [
+pub(crate) const MARKERS: [&str; 11] = [
     "annotate_device_placement",
     "MoveToHost",
     "MoveToDevice",
     "Sharding",
+    "xla.sdy.FuncResultSharding",
     "SPMDFullToShardShape",
     "SPMDShardToFullShape",
     "xla.sdy.GlobalToLocalShape",
