@@ -211,10 +211,12 @@ fn frontier(rewritten: &Rewritten, screen: Screen) -> String {
 
 /// The name of what was done, and in which form.
 fn what(step: &Step) -> String {
-    let form = step.reports.iter().find_map(|report| report.downcast_ref::<PartsReport>());
-    match form {
-        Some(PartsReport { n, examples, .. }) => format!("{}: {n} of {examples}", step.name),
-        None => step.name.to_string(),
+    let parts = step.reports.iter().find_map(|report| report.downcast_ref::<PartsReport>());
+    let offload = step.reports.iter().find_map(|report| report.downcast_ref::<OffloadReport>());
+    match (parts, offload) {
+        (Some(PartsReport { n, examples, .. }), _) => format!("{}: {n} of {examples}", step.name),
+        (None, Some(offload)) => format!("{}: {}", step.name, offload.total()),
+        (None, None) => step.name.to_string(),
     }
 }
 

@@ -54,6 +54,13 @@ pub struct OffloadReport {
     pub arrays: Vec<(Box<str>, Bytes)>,
 }
 
+impl OffloadReport {
+    /// The bytes of all arrays.
+    pub fn total(&self) -> Bytes {
+        self.arrays.iter().fold(Bytes::ZERO, |sum, &(_, bytes)| sum.saturating_add(bytes))
+    }
+}
+
 impl Pass for OffloadRows {
     fn name(&self) -> &'static str {
         "offload-rows"

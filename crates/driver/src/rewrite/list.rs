@@ -148,15 +148,6 @@ impl Rewrite {
                 cleanup: after_loops.clone(),
                 ..rewrite(
                     Lever::State,
-                    "updates within loops",
-                    "a loop that makes gradients updates weights and the optimizer's state row by row",
-                    |_| vec![Static(&passes::UPDATES_WITHIN_LOOPS)],
-                )
-            },
-            Rewrite {
-                cleanup: after_loops,
-                ..rewrite(
-                    Lever::State,
                     "loop state in place",
                     "a loop overwrites rows that it has read with new rows",
                     |_| vec![Static(&passes::LOOP_STATE_IN_PLACE)],
@@ -214,6 +205,15 @@ impl Rewrite {
                         let way = |products| Remat { tie: Some(tie), products, ..passes::REMAT }.into();
                         PRODUCTS.map(way).into()
                     },
+                )
+            },
+            Rewrite {
+                cleanup: after_loops,
+                ..rewrite(
+                    Lever::State,
+                    "updates within loops",
+                    "a loop that makes gradients updates weights and the optimizer's state row by row",
+                    |_| vec![Static(&passes::UPDATES_WITHIN_LOOPS)],
                 )
             },
             rewrite(
