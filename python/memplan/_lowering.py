@@ -219,6 +219,7 @@ def _call(context: Any, args: Sequence[Any], program: bytes, name: str) -> list[
     if "mhlo.frontend_attributes" in module.operation.attributes:
         # HLO keeps meshes and shardings, which arrays of random keys have on one device as well, as text.
         passmanager.PassManager.parse(f"builtin.module({_SHARDINGS})").run(module.operation)
+    _drop_empty_tilings(module.operation)
     main = mlir.ir.SymbolTable(module.operation)["main"]
     wanted, results = [value.type for value in args], list(main.type.results)
     if list(main.type.inputs) != wanted or len(results) != len(context.avals_out):
@@ -230,3 +231,12 @@ def _call(context: Any, args: Sequence[Any], program: bytes, name: str) -> list[
     module_context = context.module_context
     callee = mlir.merge_mlir_modules(module_context.module, name, module, dst_symtab=module_context.symbol_table)
     return list(func.CallOp(results, mlir.ir.FlatSymbolRefAttr.get(callee), args).results)
+
+
+def _drop_empty_tilings(operation: Any) -> None:
+    """Drops an attribute that jaxlib writes on calls whose layouts are given, and that XLA's plugins may not know."""
+    for inner in (one.operation for region in operation.regions for block in region for one in block.operations):
+        if inner.name == "stablehlo.custom_call" and "result_tilings" in inner.attributes:
+            # Tiled arrays come from XLA alone: here, all of them are empty.
+            del inner.attributes["result_tilings"]
+        _drop_empty_tilings(inner)

@@ -54,6 +54,8 @@ pub(crate) struct EstimateFile<'a> {
     #[serde(flatten)]
     interval: Option<ByteRange>,
     seconds: f64,
+    /// Bytes in the host's memory, which are not among the others.
+    host: Bytes,
     totals: &'a Totals,
     #[serde(skip_serializing_if = "Option::is_none")]
     beside: Option<&'a Beside>,
@@ -88,6 +90,7 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<(), Failure> {
                 total: found.total,
                 interval: found.interval,
                 seconds: found.run.seconds,
+                host: found.host(),
                 totals: &found.totals,
                 beside: beside.as_ref(),
             };

@@ -11,7 +11,8 @@ use memplan_ir as ir;
 use memplan_ir::{Module, Op, Role};
 use memplan_memory as memory;
 use memplan_memory::{
-    ByteRange, Bytes, Compiler, CompilerError, LatencyHiding, ProgramKind, Scheduler, Target, Totals,
+    ByteRange, Bytes, Compiler, CompilerError, LatencyHiding, MemorySpaceId, ProgramKind, Scheduler, Target,
+    Totals,
 };
 use memplan_pack as pack;
 use memplan_passes as passes;
@@ -48,6 +49,11 @@ pub struct Estimate {
 }
 
 impl Estimate {
+    /// Bytes in the host's memory: arguments, results and temporaries.
+    pub fn host(&self) -> Bytes {
+        host(&self.planned)
+    }
+
     /// Bytes of main memory that the program itself takes.
     pub fn code(&self) -> Bytes {
         self.totals.temp.saturating_sub(self.planned.plan.totals.temp)
@@ -187,6 +193,17 @@ impl Expected {
     pub(crate) fn total(&self) -> Bytes {
         self.totals.total.saturating_sub(self.totals.constants)
     }
+
+    /// Bytes in the host's memory.
+    pub(crate) fn host(&self) -> Bytes {
+        host(&self.planned)
+    }
+}
+
+/// Bytes of a plan in the host's memory.
+fn host(planned: &Planned) -> Bytes {
+    let host = planned.plan.spaces.iter().find(|space| space.space == MemorySpaceId::HOST);
+    host.map_or(Bytes::ZERO, |space| space.total)
 }
 
 impl From<Expected> for Estimate {

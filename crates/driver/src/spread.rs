@@ -62,6 +62,8 @@ pub struct Estimated {
     pub price: Price,
     /// The temporaries among the bytes.
     pub temp: Bytes,
+    /// Bytes in the host's memory, which are not among the others.
+    pub host: Bytes,
     /// Between which bytes the compiler's own figure falls for four programs of five; `None` where nobody measured.
     pub interval: Option<ByteRange>,
 }
@@ -105,5 +107,6 @@ pub(crate) fn price_on(
     let all = Price { total: found.total(), seconds: found.run.seconds, operations };
     let price = spread.map_or(all, |spread| spread.of_one_device(all, found.totals.arguments));
     let temp = found.totals.temp.min(price.total);
-    Ok(Estimated { price, temp, interval: compiler.interval(kind, price.total, temp) })
+    let host = found.host();
+    Ok(Estimated { price, temp, host, interval: compiler.interval(kind, price.total, temp) })
 }
