@@ -9,10 +9,12 @@ from memplan._jit import jit
 from memplan._lowering import FallbackWarning, LimitWarning
 from memplan._memplan import VERSION as __version__
 from memplan._memplan import DoesNotFit, Error, InputError, Module, Refuted
+from memplan._policy import Checkpoint, Policy, checkpoints, policy
 from memplan._programs import read
-from memplan._results import Estimate, Fit, Holder, Packing, Plan, Proof, Rewritten, Step, Totals
+from memplan._results import Estimate, Fit, Holder, Packing, Plan, Proof, Rewritten, Step, Totals, load
 
 __all__ = [
+    "Checkpoint",
     "DoesNotFit",
     "Error",
     "Estimate",
@@ -24,6 +26,7 @@ __all__ = [
     "Module",
     "Packing",
     "Plan",
+    "Policy",
     "Proof",
     "Refuted",
     "Rewritten",
@@ -31,12 +34,15 @@ __all__ = [
     "Totals",
     "__version__",
     "check",
+    "checkpoints",
     "compile",
     "estimate",
     "fits",
     "jit",
+    "load",
     "pack",
     "plan",
+    "policy",
     "read",
     "rewrite",
 ]
