@@ -13,8 +13,8 @@ is what it is here, and README.md which versions were tested. All else that the 
 ``jax._src.pjit``: ``jit_p``, ``_pjit_lowering``               calls of jitted functions, and JAX's rule that lowers
                                                                them (`jit_and_its_lowering`)
 ``jax._src.source_info_util.register_exclusion``               sources without our frames (`hide_frames`)
-``jax._src.api.vjp``; tracebacks' ``raw_frames``,              derivatives, and what made an operation (`_policy`)
-``code_addr2line``
+``jax._src.api.vjp``, ``core.DebugInfo``; tracebacks'          derivatives, and what made an operation (`_policy`)
+``raw_frames``, ``code_addr2line``
 ``jax.interpreters.mlir``: ``register_lowering``,              that rule, with what ``memplan.jit`` adds (`_lowering`)
 ``merge_mlir_modules``; fields of the lowering context:
 ``module_context``, ``name_stack``
@@ -118,3 +118,13 @@ def line_of(traceback: Any, code: Any, instruction: int) -> int:
     """The line of a function's code at an instruction, as JAX counts instructions in tracebacks."""
     line: int = type(traceback).code_addr2line(code, instruction)
     return line
+
+
+def debug_info(name: str, arguments: int, results: int) -> dict[str, Any]:
+    """What JAX wants to know of a jaxpr that is made by hand, as an argument of it."""
+    from jax._src import core
+
+    made = core.DebugInfo(
+        name, name, tuple(f"argument {i}" for i in range(arguments)), tuple(f"result {i}" for i in range(results))
+    )
+    return {"debug_info": made}
