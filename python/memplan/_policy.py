@@ -67,8 +67,6 @@ class Checkpoint:
     #: ``nothing``, ``dots``, ``weights`` (dots without batch dimensions), or ``names``.
     saves: str
     names: tuple[Value, ...] = ()
-    #: What is named is in the host's memory in the meantime.
-    is_offloaded: bool = False
 
     @property
     def expression(self) -> str:
@@ -78,11 +76,6 @@ class Checkpoint:
         if self.saves != "names":
             name = {"nothing": "nothing", "dots": "dots", "weights": "dots_with_no_batch_dims"}[self.saves]
             return f"{policies}.{name}_saveable"
-        if self.is_offloaded:
-            return (
-                f"{policies}.save_and_offload_only_these_names(names_which_can_be_saved=[], "
-                f'names_which_can_be_offloaded=[{quoted}], offload_src="device", offload_dst="pinned_host")'
-            )
         return f"{policies}.save_only_these_names({quoted})"
 
     @property
@@ -97,7 +90,6 @@ class Checkpoint:
         what = {"nothing": "nothing", "dots": "products", "weights": "products with weights"}.get(self.saves)
         if what is None:
             what = ", ".join(f"`{v.name}` ({os.path.basename(v.file)}:{v.line})" for v in self.names)
-            what += " in the host's memory" if self.is_offloaded else ""
         return f"{self.site}, saving {what}"
 
 
@@ -183,15 +175,12 @@ class Policy:
 
 
 def _plain(checkpoint: Checkpoint) -> tuple[Any, ...]:
-    return (tuple(checkpoint.site), checkpoint.saves, [tuple(v) for v in checkpoint.names], checkpoint.is_offloaded)
+    return tuple(checkpoint.site), checkpoint.saves, [tuple(value) for value in checkpoint.names]
 
 
 def checkpoints(plain: Sequence[tuple[Any, ...]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A decorator that carries out what ``Policy.to_python`` wrote."""
-    made = tuple(
-        Checkpoint(Site(*site), saves, tuple(Value(*value) for value in names), is_offloaded)
-        for site, saves, names, is_offloaded in plain
-    )
+    made = tuple(Checkpoint(Site(*site), saves, tuple(Value(*v) for v in names)) for site, saves, names in plain)
     return Policy(made, Price(0, 0.0), Price(0, 0.0), "", "", (), (), ("",) * len(made)).apply
 
 
