@@ -104,7 +104,7 @@ def jit(
     saved = rewritten if rewritten is None or isinstance(rewritten, Rewritten) else load(rewritten)
     if using is None:
         return Jitted(fun, wish, report, saved, jit_options)
-    named = _named(fun, Job(_name_of(fun), wish, report, saved))
+    named = _named(fun, Job(_name_of(fun), wish, report, saved, counts_results=False))
     # Frameworks ask what is wrapped for its name.
     named.__signature__ = inspect.signature(fun)  # type: ignore[attr-defined]
     del named.__wrapped__  # type: ignore[attr-defined]
@@ -197,7 +197,8 @@ def _named(fun: Callable[..., Any], job: Job) -> Callable[..., Any]:
         except Exception as error:
             _hide_our_frames(error)
             raise
-        job.results.add(len(jax.tree.leaves(results)))
+        if job.counts_results:
+            job.results.add(len(jax.tree.leaves(results)))
         return results
 
     named.__name__ = Name(job.name)

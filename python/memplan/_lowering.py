@@ -54,13 +54,20 @@ class Job:
     """What is asked for of one function, and what was said about it."""
 
     def __init__(
-        self, name: str, wish: Wish, report: Callable[[Rewritten], object] | None, saved: Rewritten | None
+        self,
+        name: str,
+        wish: Wish,
+        report: Callable[[Rewritten], object] | None,
+        saved: Rewritten | None,
+        counts_results: bool = True,
     ) -> None:
         self.name = name
         self.wish = wish
         self.report = report
         #: The program to run, where there is no need to search for one.
         self.saved = saved
+        #: Whether its program gives as many arrays as it does; those of frameworks give what has changed as well.
+        self.counts_results = counts_results
         #: How many arrays it has been seen to give.
         self.results: set[int] = set()
         self._warned: set[str] = set()

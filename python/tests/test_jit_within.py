@@ -141,6 +141,14 @@ def test_nnx_jit() -> None:
     assert_close(found[0][2], found[1][2])
 
 
+def test_nnx_jit_within_another() -> None:
+    inner = memplan.jit(lambda model, x: (model(x) ** 2).mean(), using=nnx.jit)
+    within = nnx.jit(lambda model, x: nnx.jit(lambda model, x: inner(model, x))(model, x))
+    model = Network(nnx.Rngs(0))
+    assert float(within(model, X)) == pytest.approx(float((Network(nnx.Rngs(0))(X) ** 2).mean()), rel=1e-4)
+    assert not np.allclose(model.norm.mean[...], 0)
+
+
 class Block(eqx.Module):
     weight: Any
     activation: Any = jnp.sin
