@@ -255,7 +255,7 @@ fn hidden(
     // What would write over a value before all have read it keeps its order.
     let found = plan::plan(&ordered, machine, options).ok()?;
     let needed = found.plan.totals.total.0 as f64;
-    let usable = machine.space(memory::MemorySpaceId::MAIN).and_then(|space| space.usable());
+    let usable = machine.space(MemorySpaceId::MAIN).and_then(|space| space.usable());
     let is_allowed = usable.is_none_or(|usable| needed <= usable.0 as f64 * rules.memory_share);
     is_allowed.then_some((ordered, found))
 }

@@ -57,7 +57,7 @@ pub(crate) struct Operand {
 
 /// Calls that describe arrays on devices, in memory spaces or in layouts, or convert between arrays and references. In a program
 /// that is not partitioned, with one memory, they return their operands.
-pub(crate) const MARKERS: [&str; 11] = [
+pub(crate) const MARKERS: [&str; 12] = [
     "LayoutConstraint",
     "annotate_device_placement",
     "MoveToHost",
