@@ -61,9 +61,12 @@ impl Pass for CollectiveCombiner {
         let mut changed = false;
         for computation in computations {
             let groups = groups(module, computation, rules.max_bytes);
-            for group in groups.iter().filter(|group| group.len() > 1) {
-                combine(module, group, &mut names);
-                changed = true;
+            for group in groups {
+                let group = independent(module, &group);
+                if group.len() > 1 {
+                    combine(module, &group, &mut names);
+                    changed = true;
+                }
             }
             if changed {
                 module.put_operands_first(computation);
@@ -106,7 +109,7 @@ fn groups(module: &Module, computation: ComputationId, max_bytes: Bytes) -> Vec<
             None => open.push((vec![id], bytes)),
             Some(place) => {
                 let (group, sum) = &mut open[place];
-                if *sum + bytes <= max_bytes.0 && !depends_on(module, id, group) {
+                if *sum + bytes <= max_bytes.0 && !depends_on(module, &[id], group) {
                     group.push(id);
                     *sum += bytes;
                 } else {
@@ -124,10 +127,21 @@ fn bytes(module: &Module, id: InstructionId) -> Option<u64> {
     module.shape(id).as_array()?.dense_bytes()
 }
 
-/// Whether an instruction is computed from any of a group.
-fn depends_on(module: &Module, id: InstructionId, group: &[InstructionId]) -> bool {
+/// Those of a group that still do not depend on each other, now that other groups have been combined.
+fn independent(module: &Module, group: &[InstructionId]) -> Vec<InstructionId> {
+    let mut kept = Vec::new();
+    for &id in group {
+        if kept.is_empty() || !depends_on(module, &[id], &kept) && !depends_on(module, &kept, &[id]) {
+            kept.push(id);
+        }
+    }
+    kept
+}
+
+/// Whether any of some instructions is computed from any of a group.
+fn depends_on(module: &Module, some: &[InstructionId], group: &[InstructionId]) -> bool {
     let mut seen = FxHashSet::default();
-    let mut work = vec![id];
+    let mut work = some.to_vec();
     while let Some(id) = work.pop() {
         let instruction = &module.instructions[id];
         for &operand in instruction.operands.iter().chain(&instruction.control_predecessors) {
