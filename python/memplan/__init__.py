@@ -6,13 +6,17 @@ XLA will need on a machine, without it; ``memplan.plan`` and ``memplan.compile``
 
 from memplan._api import check, compile, estimate, fits, pack, plan, rewrite
 from memplan._jit import jit
+from memplan._lives import Life, Lives, snapshot
 from memplan._lowering import FallbackWarning, LimitWarning
 from memplan._memplan import VERSION as __version__
 from memplan._memplan import DoesNotFit, Error, InputError, Module, Refuted
+from memplan._policy import Checkpoint, Policy, checkpoints, policy
 from memplan._programs import read
-from memplan._results import Estimate, Fit, Holder, Packing, Plan, Proof, Rewritten, Step, Totals
+from memplan._resident import Resident, largest, resident
+from memplan._results import Estimate, Fit, Holder, Packing, Plan, Proof, Rewritten, Step, Totals, load
 
 __all__ = [
+    "Checkpoint",
     "DoesNotFit",
     "Error",
     "Estimate",
@@ -20,23 +24,33 @@ __all__ = [
     "Fit",
     "Holder",
     "InputError",
+    "Life",
     "LimitWarning",
+    "Lives",
     "Module",
     "Packing",
     "Plan",
+    "Policy",
     "Proof",
     "Refuted",
+    "Resident",
     "Rewritten",
     "Step",
     "Totals",
     "__version__",
     "check",
+    "checkpoints",
     "compile",
     "estimate",
     "fits",
     "jit",
+    "largest",
+    "load",
     "pack",
     "plan",
+    "policy",
     "read",
+    "resident",
     "rewrite",
+    "snapshot",
 ]

@@ -103,7 +103,8 @@ def rewrite(
     limit = bytes_of(memory_limit)
     machine = target or at_hand()
     module = read(program, *args, target=machine, **kwargs)
-    return Rewritten(_memplan.rewrite(module, compiler_for(machine), machine, limit, max_slowdown, only, without))
+    found = _memplan.rewrite(module, compiler_for(machine), machine, limit, max_slowdown, only, without)
+    return Rewritten(found, module)
 
 
 #: A plan, as `check` takes it.

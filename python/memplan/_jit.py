@@ -1,15 +1,15 @@
 """``memplan.jit``: a program compiled as ``jax.jit`` would, in a form that needs less memory.
 
-What ``jit`` gives stands for two functions of ``jax.jit``. Called by itself, it is one whose program is a single
-primitive: where that is lowered as the whole of a program, it is rewritten on the way. Called while JAX traces anything
-else (``jax.jit``, ``grad``, ``vmap``, ``checkify``, anybody's interpreter of jaxprs), it is the other: the function as
-written, under ``jax.jit``. So what traces a call never meets the primitive, and whatever works on ``jax.jit`` works on
-``memplan.jit``.
+A jitted function within a jitted function is an equation ``jit`` of JAX, which keeps its name under every
+transformation. ``memplan.jit`` gives the function a name that JAX cannot tell from its own (`_lowering.Name`), and the
+rule by which JAX lowers such equations looks for that name and rewrites what the equation has become. So what traces a
+call meets nothing but ``jax.jit``, and whatever works on ``jax.jit`` works on ``memplan.jit``.
+
+Called by itself, the function is the only equation of a function around it, and so the whole of a program.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import os
@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from memplan import _targets, _xla
-from memplan._lowering import Job, Wish, lower
-from memplan._results import Rewritten
+from memplan._lowering import Job, Name, Wish, install, is_off
+from memplan._results import Rewritten, load
 
 if TYPE_CHECKING:
     import jax
@@ -35,6 +35,8 @@ def jit(
     without: Sequence[str] = (),
     on_fallback: Literal["warn", "error"] = "warn",
     report: Callable[[Rewritten], object] | None = None,
+    rewritten: Rewritten | str | os.PathLike[str] | None = None,
+    using: Callable[..., Any] | None = None,
     **jit_options: Any,
 ) -> jax.stages.Wrapped: ...
 @overload
@@ -46,6 +48,8 @@ def jit(
     without: Sequence[str] = (),
     on_fallback: Literal["warn", "error"] = "warn",
     report: Callable[[Rewritten], object] | None = None,
+    rewritten: Rewritten | str | os.PathLike[str] | None = None,
+    using: Callable[..., Any] | None = None,
     **jit_options: Any,
 ) -> Callable[[Callable[..., Any]], jax.stages.Wrapped]: ...
 def jit(
@@ -57,14 +61,16 @@ def jit(
     without: Sequence[str] = (),
     on_fallback: Literal["warn", "error"] = "warn",
     report: Callable[[Rewritten], object] | None = None,
+    rewritten: Rewritten | str | os.PathLike[str] | None = None,
+    using: Callable[..., Any] | None = None,
     **jit_options: Any,
 ) -> Any:
     """As ``jax.jit``, for programs that need much memory.
 
     The program is rewritten for the compiler of the device at hand, so that XLA needs fewer bytes for it; its results
-    are those of the program as written, up to rounding. Inside of another transformation (``jax.jit``, ``vmap``,
-    ``grad``) it is the function as written. Where it cannot be rewritten, it runs as written and a ``FallbackWarning``
-    says why, once. With ``MEMPLAN=off`` in the environment it is ``jax.jit``.
+    are those of the program as written, up to rounding. Inside of another ``jax.jit`` it is the part of that program
+    which is rewritten; it belongs around derivatives, not inside of them. Where it cannot be rewritten, it runs as
+    written and a ``FallbackWarning`` says why, once. With ``MEMPLAN=off`` in the environment it is ``jax.jit``.
 
     Args:
       memory_limit: bytes, or a text as ``"16GiB"``. The fastest program that fits is run. Without it, the smallest one
@@ -73,7 +79,9 @@ def jit(
       only, without: names of levers, as ``memplan rewrite --help`` lists them, to pull or not to pull.
       on_fallback: ``"error"`` raises a ``FallbackWarning`` where the program cannot be rewritten.
       report: called with a ``memplan.Rewritten`` whenever a program was rewritten; ``print`` shows a table.
-      jit_options: those of ``jax.jit``.
+      rewritten: what ``memplan.load`` gives, or a path to it: the program to run instead of searching for one.
+      using: the jit of a framework, as ``flax.nnx.jit`` or ``equinox.filter_jit``, by which the function is compiled.
+      jit_options: those of ``jax.jit``, or of ``using``.
     """
     if fun is None:
         return functools.partial(
@@ -84,6 +92,8 @@ def jit(
             without=without,
             on_fallback=on_fallback,
             report=report,
+            rewritten=rewritten,
+            using=using,
             **jit_options,
         )
     if not callable(fun):
@@ -91,7 +101,14 @@ def jit(
     if on_fallback not in ("warn", "error"):
         raise ValueError(f"on_fallback is 'warn' or 'error', not {on_fallback!r}")
     wish = Wish(_targets.bytes_of(memory_limit), max_slowdown, tuple(only), tuple(without), on_fallback == "error")
-    return Jitted(fun, wish, report, jit_options)
+    saved = rewritten if rewritten is None or isinstance(rewritten, Rewritten) else load(rewritten)
+    if using is None:
+        return Jitted(fun, wish, report, saved, jit_options)
+    named = _named(fun, Job(_name_of(fun), wish, report, saved, counts_results=False))
+    # Frameworks ask what is wrapped for its name.
+    named.__signature__ = inspect.signature(fun)  # type: ignore[attr-defined]
+    del named.__wrapped__  # type: ignore[attr-defined]
+    return using(_around(fun, using(named, **_of_parts(jit_options))), **jit_options)
 
 
 class Jitted:
@@ -102,24 +119,30 @@ class Jitted:
         fun: Callable[..., Any],
         wish: Wish,
         report: Callable[[Rewritten], object] | None,
+        saved: Rewritten | None,
         jit_options: dict[str, Any],
     ) -> None:
         import jax
 
         functools.update_wrapper(self, fun, updated=())
-        self._made_of = fun, wish, report, jit_options
-        job = Job(getattr(fun, "__name__", repr(fun)), wish, report)
-        self._as_written: Any = jax.jit(fun, **jit_options)
-        self._rewritten: Any = jax.jit(_as_one_primitive(fun, self._as_written, job), **jit_options)
+        self._made_of = fun, wish, report, saved, jit_options
+        named = _named(fun, Job(_name_of(fun), wish, report, saved))
+        # As a part of another program, and as a program.
+        self._as_written: Any = jax.jit(named, **jit_options)
+        self._rewritten: Any = jax.jit(_around(fun, jax.jit(named, **_of_parts(jit_options))), **jit_options)
         self._is_called_by_itself = _xla.trace_state_is_clean()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._is_called_by_itself() and not _is_off():
-            return self._rewritten(*args, **kwargs)
-        return self._as_written(*args, **kwargs)
+        try:
+            if self._is_called_by_itself() and not is_off():
+                return self._rewritten(*args, **kwargs)
+            return self._as_written(*args, **kwargs)
+        except Exception as error:
+            _hide_our_frames(error)
+            raise
 
     def _own(self) -> Any:
-        return self._as_written if _is_off() else self._rewritten
+        return self._as_written if is_off() else self._rewritten
 
     def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
         """As ``jax.jit(fun).trace``: lowered, it is the rewritten program."""
@@ -155,118 +178,69 @@ class Jitted:
         return f"<memplan.jit of {self._made_of[0]!r}>"
 
 
-def _is_off() -> bool:
-    """Whether the environment asks for programs as they are written."""
-    return os.environ.get("MEMPLAN", "").lower() == "off"
+def _name_of(fun: Callable[..., Any]) -> str:
+    while isinstance(fun, functools.partial):
+        fun = fun.func
+    return str(getattr(fun, "__name__", type(fun).__name__))
 
 
-def _as_one_primitive(fun: Callable[..., Any], as_written: Any, job: Job) -> Callable[..., Any]:
-    """A function that does what ``fun`` does, by the primitive; ``as_written`` is ``fun`` under ``jax.jit``."""
-    import jax
+def _named(fun: Callable[..., Any], job: Job) -> Callable[..., Any]:
+    """The function under the name that our rule looks for."""
+    install()
 
     @functools.wraps(fun, updated=())
-    def traced(*args: Any, **kwargs: Any) -> Any:
-        # Static arguments are whatever people choose; all others are tracers by now, or trees of tracers.
-        dynamic = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, jax.core.Tracer)]
-        if not dynamic:
-            return fun(*args, **kwargs)
-        stage = as_written.trace(*args, **kwargs)
-        if len(stage.jaxpr.in_avals) != len(dynamic):
-            # It closes over values that something around it traces, which JAX makes arguments as well.
-            return as_written(*args, **kwargs)
-        return jax.tree.unflatten(jax.tree.structure(stage.out_info), _bind(stage.jaxpr, job, *dynamic))
+    def named(*args: Any, **kwargs: Any) -> Any:
+        import jax
 
-    with contextlib.suppress(TypeError, ValueError):
-        # `jax.jit` finds static and donated arguments by it.
-        traced.__signature__ = inspect.signature(fun)  # type: ignore[attr-defined]
-    return traced
-
-
-#: Names of what JAX calls it to read and write a reference.
-_OF_REFERENCES = {"ReadEffect", "WriteEffect", "AccumEffect"}
-
-
-def _bind(closed: Any, job: Job, *args: Any) -> Any:
-    """The results of a program, by the primitive if it can stand for it."""
-    # Names of mapped axes are of a transformation around it, and nothing that people need to know of.
-    kinds = {type(effect).__name__: str(effect) for effect in closed.effects}
-    kinds.pop("NamedAxisEffect", None)
-    if kinds.keys() & _OF_REFERENCES:
-        job.fall_back("it changes references (jax.Ref)")
-    elif kinds:
-        job.fall_back("it has side effects (" + ", ".join(sorted(kinds.values())) + ")")
-    if not closed.effects and args and closed.eqns:
         try:
-            return _bind_computed(closed, job, *args)
+            results = fun(*args, **kwargs)
         except Exception as error:
-            job.fall_back(f"{type(error).__name__}: {error}")
-    from jax.extend.core import jaxpr_as_fun
+            _hide_our_frames(error)
+            raise
+        if job.counts_results:
+            job.results.add(len(jax.tree.leaves(results)))
+        return results
 
-    return jaxpr_as_fun(closed)(*args)
-
-
-def _bind_computed(closed: Any, job: Job, *args: Any) -> list[Any]:
-    """The results of a program. Only what it computes goes through the primitive: arguments that it does not read and
-    results that are arguments stay outside, where ``jax.jit`` sees that they need no memory."""
-    from jax.extend.core import ClosedJaxpr, Literal
-    from jax.interpreters import partial_eval
-
-    jaxpr = closed.jaxpr
-    # What it closes over is an argument too: constants are JAX's own business, and may be tracers.
-    inputs = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*closed.consts, *args], strict=True))
-    is_computed = [not isinstance(out, Literal) and out not in inputs for out in jaxpr.outvars]
-    jaxpr = jaxpr.replace(constvars=[], invars=list(inputs))
-    jaxpr, is_read = partial_eval.dce_jaxpr(jaxpr, is_computed)
-    read = [value for value, needed in zip(inputs.values(), is_read, strict=True) if needed]
-    computed = iter(_primitive().bind(*read, jaxpr=ClosedJaxpr(jaxpr, ()), job=job) if jaxpr.eqns else ())
-    return [
-        next(computed) if is_new else out.val if isinstance(out, Literal) else inputs[out]
-        for out, is_new in zip(closed.jaxpr.outvars, is_computed, strict=True)
-    ]
+    named.__name__ = Name(job.name)
+    named.__name__.job = job
+    return named
 
 
-@functools.cache
-def _primitive() -> Any:
-    """The primitive, and what it is under transformations: the operations that it stands for.
+def _around(fun: Callable[..., Any], part: Callable[..., Any]) -> Callable[..., Any]:
+    """A program that is only a call of ``part``, which is ``fun`` for those who look at names and signatures."""
 
-    It meets them in jaxprs that are taken from a stage, as ``jax.export`` does for derivatives.
-    """
-    import jax
-    from jax.extend.core import Primitive, jaxpr_as_fun
-    from jax.interpreters import ad, batching, mlir
+    @functools.wraps(fun, updated=())
+    def whole(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return part(*args, **kwargs)
+        except Exception as error:
+            _hide_our_frames(error)
+            raise
 
-    def run(*args: Any, jaxpr: Any, job: Job) -> Any:
-        return jaxpr_as_fun(jaxpr)(*args)
+    whole.__name__ = _name_of(fun)
+    return whole
 
-    def shapes(*args: Any, jaxpr: Any, job: Job) -> Any:
-        return jaxpr.out_avals
 
-    def differentiate(primals: Any, tangents: Any, *, jaxpr: Any, job: Job) -> Any:
-        return jax.jvp(jaxpr_as_fun(jaxpr), tuple(primals), tuple(map(ad.instantiate_zeros, tangents)))
+#: Where this package is.
+_HERE = os.path.dirname(__file__) + os.sep
 
-    def batch(args: Sequence[Any], axes: Sequence[Any], *, jaxpr: Any, job: Job) -> Any:
-        results = jax.vmap(jaxpr_as_fun(jaxpr), in_axes=tuple(axes))(*args)
-        return results, [0] * len(results)
 
-    def transpose(cotangents: Sequence[Any], *args: Any, jaxpr: Any, job: Job) -> list[Any]:
-        is_linear = [ad.is_undefined_primal(arg) for arg in args]
+def _hide_our_frames(error: Exception) -> None:
+    """Takes our frames from a traceback: to people, the function is called by the line that calls it. A ``raise``
+    without an argument adds none."""
+    frames = []
+    link = error.__traceback__
+    while link is not None:
+        if not link.tb_frame.f_code.co_filename.startswith(_HERE):
+            frames.append(link)
+        link = link.tb_next
+    shown = None
+    for link in reversed(frames):
+        shown = types.TracebackType(shown, link.tb_frame, link.tb_lasti, link.tb_lineno)
+    error.__traceback__ = shown
 
-        def of_linear(*linear: Any) -> Any:
-            linear_left = iter(linear)
-            filled = [next(linear_left) if new else arg for new, arg in zip(is_linear, args, strict=True)]
-            return jaxpr_as_fun(jaxpr)(*filled)
 
-        linear = [jax.ShapeDtypeStruct(arg.aval.shape, arg.aval.dtype) for arg in args if ad.is_undefined_primal(arg)]
-        found = iter(jax.linear_transpose(of_linear, *linear)([ad.instantiate_zeros(ct) for ct in cotangents]))
-        return [next(found) if new else None for new in is_linear]
-
-    program = Primitive("memplan")
-    program.multiple_results = True
-    program.def_impl(run)
-    program.def_abstract_eval(shapes)
-    ad.primitive_jvps[program] = differentiate
-    ad.primitive_transposes[program] = transpose
-    batching.primitive_batchers[program] = batch
-    # A cached rule would not see where it stands.
-    mlir.register_lowering(program, lower, cacheable=False)
-    return program
+def _of_parts(jit_options: dict[str, Any]) -> dict[str, Any]:
+    """Those options of a jit that say what kind of function it is, rather than how its program is compiled."""
+    kinds = ("static_argnums", "static_argnames", "graph", "graph_updates")
+    return {name: jit_options[name] for name in kinds if name in jit_options}

@@ -39,8 +39,9 @@ _GZIP_MAGIC = b"\x1f\x8b"
 def read(program: Program, *args: Any, target: str | None = None, **kwargs: Any) -> Module:
     """The program, read and verified.
 
-    Functions are lowered with ``args`` and ``kwargs``, arrays or ``jax.ShapeDtypeStruct``s, for the platform of
-    ``target``, whether or not such a device is here.
+    Functions, also those that ``jax.jit``, ``flax.nnx.jit`` or ``equinox.filter_jit`` gave, are lowered with ``args``
+    and ``kwargs``, arrays or ``jax.ShapeDtypeStruct``s, for the platform of ``target``, whether or not such a device is
+    here.
     """
     if not callable(program) and (args or kwargs):
         raise TypeError("only functions take arguments")
@@ -65,9 +66,18 @@ def read(program: Program, *args: Any, target: str | None = None, **kwargs: Any)
     if hasattr(program, "jaxpr"):  # jax.stages.Traced
         return _xla.from_lowered(_lower(program, target))
     if callable(program):
-        traceable: Any = program if hasattr(program, "trace") else _jit(program)
-        return _xla.from_lowered(_lower(traceable.trace(*args, **kwargs), target))
+        return _xla.from_lowered(_lower_function(program, args, kwargs, target))
     raise TypeError(f"a program is no {type(program).__name__}")
+
+
+def _lower_function(fun: Callable[..., Any], args: Any, kwargs: Any, target: str | None) -> Any:
+    """A function with its arguments, lowered for the platform of a target by the jit that it has, or ``jax.jit``."""
+    if hasattr(fun, "lower") and not hasattr(fun, "trace"):  # equinox.filter_jit
+        lowered = fun.lower(*args, **kwargs)
+        return getattr(lowered, "lowered", lowered)
+    traceable: Any = fun if hasattr(fun, "trace") else _jit(fun)
+    traced = traceable.trace(*args, **kwargs)
+    return _lower(getattr(traced, "traced", traced), target)  # flax.nnx.jit wraps stages
 
 
 def _jit(fun: Callable[..., Any]) -> Any:

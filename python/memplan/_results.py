@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import copyreg
+import difflib
 import functools
+import gzip
 import json
+import os
+import re
+import tempfile
+import zlib
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -194,6 +200,14 @@ class _SaidOfRewritten(_Said):
     _PROPERTIES = ("module", "compiler", "target", "before", "after", "steps")
     _FUNCTIONS = ()
 
+    @classmethod
+    def of(cls, said: dict[str, Any], module: Module) -> Self:
+        """What was said of a program and read from a file."""
+        found = cls.__new__(cls)
+        found._said = {"module": module, **{name: said[name] for name in cls._PROPERTIES if name != "module"}}
+        found._text = str(said["text"])
+        return found
+
 
 class Plan:
     """A program with an address for every buffer."""
@@ -371,8 +385,10 @@ class Price(NamedTuple):
 class Rewritten:
     """A program rewritten so that a compiler needs less memory for it: same parameters, results and numbers."""
 
-    def __init__(self, native: _memplan.Rewritten) -> None:
-        self._native = native
+    def __init__(self, native: _memplan.Rewritten | _SaidOfRewritten, original: Module) -> None:
+        self._native: _memplan.Rewritten | _SaidOfRewritten = native
+        #: The program as it was.
+        self.original = original
 
     def __getstate__(self) -> dict[str, Any]:
         native = self._native if isinstance(self._native, _Said) else _SaidOfRewritten(self._native)
@@ -388,17 +404,18 @@ class Rewritten:
     @functools.cached_property
     def module(self) -> Module:
         """The program as it is now."""
-        return self._native.module
+        module: Module = self._native.module
+        return module
 
     @property
     def compiler(self) -> str:
         """Who compiles it further."""
-        return self._native.compiler
+        return str(self._native.compiler)
 
     @property
     def target(self) -> str:
         """The machine it is for."""
-        return self._native.target
+        return str(self._native.target)
 
     @property
     def before(self) -> Price:
@@ -420,6 +437,26 @@ class Rewritten:
         """Whether any rewrite was kept."""
         return any(step.is_kept for step in self.steps)
 
+    def diff(self) -> str:
+        """What rewriting changed, as a diff of the two programs in HLO, without sources and numbers of names."""
+        before, after = _lines_of(self.original), _lines_of(self.module)
+        return "\n".join(difflib.unified_diff(before, after, "as written", "rewritten", lineterm=""))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a file that ``memplan.load`` reads, for ``memplan.jit(fun, rewritten=path)``: completely, or not."""
+        modules = [self.original.to_proto(), self.module.to_proto()]
+        said = {name: getattr(self._native, name) for name in ("compiler", "target", "before", "after", "steps")}
+        said |= {"text": str(self), "names": [self.original.name, self.module.name], "sizes": [len(m) for m in modules]}
+        data = _SAVED + gzip.compress(b"\n".join([json.dumps(said).encode(), b"".join(modules)]), 3, mtime=0)
+        handle, temporary = tempfile.mkstemp(dir=os.path.dirname(os.path.abspath(path)))
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+
     def __str__(self) -> str:
         return str(self._native)
 
@@ -428,6 +465,41 @@ class Rewritten:
 
     def _repr_html_(self) -> str:
         return _html.rewritten(self)
+
+
+#: How a file with a rewritten program begins.
+_SAVED = b"memplan rewritten 1\n"
+
+
+def load(path: str | os.PathLike[str]) -> Rewritten:
+    """The rewritten program that ``Rewritten.save`` wrote to a file."""
+    name = os.fspath(path)
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        raise _memplan.InputError(f"cannot read `{name}`: {error.strerror}") from error
+    if not data.startswith(_SAVED):
+        raise _memplan.InputError(f"`{name}` is no rewritten program that memplan saved")
+    try:
+        text, modules = gzip.decompress(data[len(_SAVED) :]).split(b"\n", 1)
+        said = json.loads(text)
+        cut = said["sizes"][0]
+        protos = zip((modules[:cut], modules[cut:]), said["names"], strict=True)
+        original, module = (Module.parse(proto, str(one)) for proto, one in protos)
+        return Rewritten(_SaidOfRewritten.of(said, module), original)
+    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, IndexError) as error:
+        raise _memplan.InputError(f"`{name}` is damaged: {error}") from error
+
+
+#: What says nothing to a reader who compares programs: numbers of names, layouts, sources.
+_NOISE = re.compile(r"""(?<=[A-Za-z_-])(\.\d+)+\b | (?<=\])\{[\d,]+\} | ,\ metadata=\{[^}]*\}""", re.VERBOSE)
+
+
+def _lines_of(module: Module) -> list[str]:
+    """The text of a program without noise, and without the tables of its sources."""
+    lines = (_NOISE.sub("", line) for line in module.to_text().splitlines())
+    return [line for line in lines if line.startswith(("HloModule", "%", "ENTRY", " ", "}"))]
 
 
 @dataclass(frozen=True)

@@ -10,19 +10,20 @@ is what it is here, and README.md which versions were tested. All else that the 
 ``as_serialized_hlo_module_proto``                             first (``compiler_ir("hlo")``), the second is XLA's
 ``Compiled.runtime_executable().hlo_modules()``                what XLA has compiled (`from_compiled`)
 ``jax._src.core.trace_state_clean``                            whether JAX traces anything (`trace_state_is_clean`)
-``jax.interpreters.mlir``: ``register_lowering``,              the primitive of ``memplan.jit``, lowered (`_jit`,
-``lower_fun``, ``merge_mlir_modules``; fields of the           `_lowering`)
-lowering context: ``module_context``, ``avals_out``
-``jax.interpreters.ad`` and ``batching``: tables of rules      derivatives and batches of that primitive (`_jit`)
-``jax.interpreters.partial_eval.dce_jaxpr``                    what a program does not need (`_jit`)
-``jaxlib.mlir``: ``ir``, ``passmanager``, ``dialects.func``    attributes of parameters, calls, meshes (`_lowering`)
+``jax._src.pjit``: ``jit_p``, ``_pjit_lowering``               calls of jitted functions, and JAX's rule that lowers
+                                                               them (`jit_and_its_lowering`)
+``jax._src.source_info_util.register_exclusion``               sources without our frames (`hide_frames`)
+``jax._src.api.vjp``, ``core.DebugInfo``; tracebacks'          derivatives, and what made an operation (`_policy`)
+``raw_frames``, ``code_addr2line``
+``jax.interpreters.mlir``: ``register_lowering``,              that rule, with what ``memplan.jit`` adds (`_lowering`)
+``merge_mlir_modules``; fields of the lowering context:
+``module_context``, ``name_stack``
+``jaxlib.mlir``: ``ir``, ``passmanager``                       attributes of parameters, calls, meshes (`_lowering`)
 MLIR's passes ``sdy-lift-inlined-meshes`` and                  shardings from the form in which HLO keeps them
 ``xla-sdy-round-trip-import-shardy-attrs``                     (`_lowering`)
 attributes of parameters: ``tf.aliasing_output``,              what is donated, and how it is spread (`_lowering`)
 ``jax.buffer_donor``, ``sdy.sharding``, ``mhlo.sharding``
 =============================================================  =========================================================
-
-``jax.extend.core`` (``Primitive``, ``ClosedJaxpr``, ``Literal``, ``jaxpr_as_fun``) is public, but without a promise.
 """
 
 from __future__ import annotations
@@ -81,3 +82,49 @@ def trace_state_is_clean() -> Callable[[], bool]:
 
     is_clean: Callable[[], bool] = core.trace_state_clean
     return is_clean
+
+
+def jit_and_its_lowering() -> tuple[Any, Callable[..., Any]]:
+    """The primitive of calls of jitted functions, and the rule by which JAX lowers it."""
+    from jax._src import pjit
+
+    return pjit.jit_p, pjit._pjit_lowering
+
+
+def register_lowering(primitive: Any, rule: Callable[..., Any]) -> None:
+    """Lets JAX lower a primitive by a rule, which is called anew for every equation."""
+    from jax.interpreters import mlir
+
+    mlir.register_lowering(primitive, rule, cacheable=False)
+
+
+def hide_frames(folder: str) -> None:
+    """Lets JAX leave the files of a folder out when it says which lines made an operation."""
+    from jax._src import source_info_util
+
+    source_info_util.register_exclusion(folder)
+
+
+def replace_vjp(around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Replaces the function by which JAX differentiates in reverse mode, for ``jax.grad`` and ``jax.value_and_grad``
+    as well."""
+    import jax
+    from jax._src import api
+
+    api.vjp = jax.vjp = around(api.vjp)
+
+
+def line_of(traceback: Any, code: Any, instruction: int) -> int:
+    """The line of a function's code at an instruction, as JAX counts instructions in tracebacks."""
+    line: int = type(traceback).code_addr2line(code, instruction)
+    return line
+
+
+def debug_info(name: str, arguments: int, results: int) -> dict[str, Any]:
+    """What JAX wants to know of a jaxpr that is made by hand, as an argument of it."""
+    from jax._src import core
+
+    made = core.DebugInfo(
+        name, name, tuple(f"argument {i}" for i in range(arguments)), tuple(f"result {i}" for i in range(results))
+    )
+    return {"debug_info": made}

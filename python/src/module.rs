@@ -46,7 +46,12 @@ impl Module {
         Ok(PyBytes::new(py, &bytes.map_err(|error| input(&error))?))
     }
 
-    /// What in it talks to the host while it runs, each once, sorted: callbacks by their targets, transfers by opcode.
+    /// Equal for equal programs, wherever their instructions come from.
+    fn fingerprint(&self) -> String {
+        format!("{:016x}", ir::fingerprint(&self.0))
+    }
+
+    /// What in it talks to the host while it runs, sorted: callbacks by their targets, transfers by opcode.
     fn host_contacts(&self) -> Vec<String> {
         let contacts = self.0.instructions.values().filter_map(|instruction| match &instruction.op {
             ir::Op::CustomCall(call) if call.target.contains("callback") => Some(call.target.to_string()),
@@ -54,7 +59,6 @@ impl Module {
         });
         let mut contacts: Vec<String> = contacts.collect();
         contacts.sort_unstable();
-        contacts.dedup();
         contacts
     }
 

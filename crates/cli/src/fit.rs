@@ -2,14 +2,14 @@
 
 use clap::{Args, ColorChoice};
 use comfy_table::CellAlignment;
-use memplan::advice::fit::{Fit, FitOptions, Padded, PaddingRemedy, Replicated, Suggestion, fit};
+use memplan::advice::fit::{Code, Fit, FitOptions, Padded, PaddingRemedy, Replicated, Suggestion, fit};
 use memplan::codegen::view::{Row, Table};
 use memplan::estimate;
 use memplan::ir::Module;
 use memplan::memory::{Bytes, Compiler, MemorySpaceId, RemedyKind, Target};
 
 use crate::argument_dimension::ArgumentDimension;
-use crate::emit::{PageArgs, Shown, page_of_two};
+use crate::emit::{AdviceArgs, AdviceKind, Shown, page_of_two};
 use crate::estimate::{check_pair, compiler};
 use crate::failure::Failure;
 use crate::input::{Form, read_module, target};
@@ -48,7 +48,7 @@ pub(crate) struct FitArgs {
     #[arg(long, value_enum, default_value_t)]
     format: Format,
     #[command(flatten)]
-    page: PageArgs,
+    emit: AdviceArgs,
     /// File to write the result to (default: standard output)
     #[arg(short, value_name = "FILE")]
     output: Option<String>,
@@ -58,7 +58,7 @@ pub(crate) struct FitArgs {
 }
 
 pub(crate) fn run(args: &FitArgs) -> Result<(), Failure> {
-    args.page.check(args.output.as_deref())?;
+    args.emit.check(args.output.as_deref())?;
     let target = target(&args.target)?;
     let compiler = args.compiler.clone().or_else(|| Compiler::usual_for(&target)).ok_or_else(|| {
         Failure::Usage(format!(
@@ -95,7 +95,10 @@ pub(crate) fn run(args: &FitArgs) -> Result<(), Failure> {
     let found = fit(&module, &compiler, &target, &options);
     bar.finish_and_clear();
     let found = found.map_err(|error| Failure::input(&error))?;
-    args.page.write(|| page(&module, &compiler, &target, &found))?;
+    args.emit.write(|kind| match kind {
+        AdviceKind::Page => page(&module, &compiler, &target, &found),
+        AdviceKind::Policy => Ok(python(&module.name, &target, &found)),
+    })?;
     let text = match args.format {
         Format::Json => serde_json::to_string_pretty(&found).expect("advice has only string keys") + "\n",
         Format::Text => {
@@ -240,6 +243,56 @@ fn page(module: &Module, compiler: &Compiler, target: &Target, fit: &Fit) -> Res
     let before = shown("unchanged", (&before.module, &before.planned));
     Ok(page_of_two(before, shown("with these changes", (&after.module, &after.planned)), &tables))
 }
+
+/// The best changes as a module of Python: checkpoints and micro-batches as functions, others as comments.
+fn python(name: &str, target: &Target, fit: &Fit) -> String {
+    let Fit { total, best, .. } = fit;
+    let changes = if fit.fits && best.changes.is_empty() { "without a change" } else { "with these changes" };
+    let mut text = format!(
+        "\"\"\"Changes of `{name}` for {}, by `memplan fit`.\n\nXLA is expected to need {total} as it is, and {} {changes}.\n\"\"\"\n\nimport jax\n",
+        target.name, best.total
+    );
+    for (i, change) in (1..).zip(&best.changes) {
+        text += &format!("\n# {i}. {}\n#    {}\n", change.what, change.apply);
+        match &change.code {
+            Some(Code::Policy(policy)) => text += &CHECKPOINT.replace("POLICY", policy),
+            Some(Code::MicroBatches(count)) => text += &MICRO_BATCHES.replace("COUNT", &count.to_string()),
+            None => {}
+        }
+    }
+    text
+}
+
+/// A checkpoint as a function.
+const CHECKPOINT: &str = r#"
+policy = POLICY
+
+
+def checkpoint(fun):
+    """`fun`, which computes again in the backward half what the policy does not save."""
+    return jax.checkpoint(fun, policy=policy)
+
+"#;
+
+/// Micro-batches as a function.
+const MICRO_BATCHES: &str = r#"
+
+def value_and_grad(loss, parts=COUNT):
+    """As `jax.value_and_grad(loss)` of `loss(parameters, *batch)`, a mean over examples, in parts of the batch."""
+
+    def in_parts(parameters, *batch):
+        def step(sums, part):
+            return jax.tree.map(lambda a, b: a + b, sums, jax.value_and_grad(loss)(parameters, *part)), None
+
+        cut = jax.tree.map(lambda x: x.reshape(parts, x.shape[0] // parts, *x.shape[1:]), batch)
+        first = jax.tree.map(lambda x: x[0], cut)
+        shapes = jax.eval_shape(jax.value_and_grad(loss), parameters, *first)
+        sums, _ = jax.lax.scan(step, jax.tree.map(lambda s: jax.numpy.zeros(s.shape, s.dtype), shapes), cut)
+        return jax.tree.map(lambda s: s / parts, sums)
+
+    return in_parts
+
+"#;
 
 const COLUMNS: [&str; 6] = ["lever", "memory", "", "a step", "", "what"];
 

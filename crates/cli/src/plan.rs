@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use memplan::advice::explain::Expected;
 use memplan::ir::Module;
-use memplan::memory::Target;
+use memplan::memory::{Bytes, MemorySpaceId, Resident, Target};
 use memplan::passes::{CopyReport, InsertedCopy};
 use memplan::plan::{PlanOptions, Planned, plan};
 use memplan::{check, legalize};
@@ -13,7 +13,7 @@ use crate::check::{list, proof_line};
 use crate::emit::PlannedModule;
 use crate::failure::Failure;
 use crate::holders::PeakOptions;
-use crate::input::{self, Form, find, note_choice, target};
+use crate::input::{self, Form, ProgramFiles, find, note_choice, target};
 use crate::options::{Format, PackOptions, ResultArgs};
 use crate::pin::PinOptions;
 use crate::pool::{PoolOptions, paragraph};
@@ -27,6 +27,12 @@ pub(crate) struct PlanArgs {
     /// HLO or StableHLO (text, protobuf, bytecode, `jax.export`), also `.gz`, a folder of `--xla_dump_to`, a profile
     /// (`.xplane.pb`), or a TFLite model; `-` is standard input
     module: String,
+    /// Further programs, which are loaded by the same process
+    #[arg(value_name = "MODULE", requires = "resident")]
+    others: Vec<String>,
+    /// Say what all programs need together, and what is left beside them on the machine for caches
+    #[arg(long)]
+    resident: bool,
     /// Machine to plan for: a name from `memplan targets`, or a TOML file
     #[arg(long, default_value = "cpu")]
     target: String,
@@ -67,6 +73,9 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
     let mut options = PlanOptions { assign: args.pack.assign_options(), ..PlanOptions::default() };
     let keep_schedule = args.schedule == ScheduleChoice::Keep;
     let found = find(&args.module, Form::Compiled)?;
+    if args.resident {
+        return together(args, found, &target, keep_schedule, &options);
+    }
     let resident = programs::resident(&args.module, &found, &target, keep_schedule, &options);
     let chosen = resident.as_ref().map_or(Ok(0), programs::largest_of)?;
     note_choice(&args.module, &found, chosen);
@@ -99,6 +108,66 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
     args.result.write(text)?;
     verdict(&module, &target, &planned, None, per_device)?;
     args.pool.verdict(placement.as_ref(), None)
+}
+
+/// Plans programs that one process has loaded, and says what is left beside them.
+fn together(
+    args: &PlanArgs,
+    mut found: Vec<ProgramFiles>,
+    target: &Target,
+    keep_schedule: bool,
+    options: &PlanOptions,
+) -> Result<(), Failure> {
+    for path in &args.others {
+        found.extend(find(path, Form::Compiled)?);
+    }
+    let resident = programs::measure(&found, target, keep_schedule, options);
+    programs::largest_of(&resident)?;
+    let pool = args.pool.settings(target);
+    let limit = target.space(MemorySpaceId::MAIN).and_then(|space| match &pool {
+        Some(pool) => space.capacity.map(|device| pool.limit(device)),
+        None => space.usable(),
+    });
+    let share = pool.map(|pool| format!(" ({} of the device)", pool.fraction)).unwrap_or_default();
+    let left = Left {
+        programs: &resident,
+        limit,
+        left: limit.map(|limit| limit.saturating_sub(resident.one_running)),
+    };
+    let text = match args.result.format {
+        Format::Json => serde_json::to_string_pretty(&left).expect("it has only string keys") + "\n",
+        Format::Text => {
+            let screen = args.result.screen();
+            let beside = match (limit, left.left) {
+                (Some(limit), Some(left)) => {
+                    format!("left for caches {left} of {limit}{share}, if one program runs at a time\n")
+                }
+                _ => format!("the memory of {} is not known\n", target.name),
+            };
+            programs::render(&resident, screen) + &screen.wrap(&beside)
+        }
+    };
+    args.result.write(text)?;
+    match limit {
+        Some(limit) if resident.one_running > limit => Err(Failure::DoesNotFit(format!(
+            "error: the programs need {} together, {} more than {} has for them",
+            resident.one_running,
+            resident.one_running.saturating_sub(limit),
+            target.name
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Programs that are loaded together, and what is left beside them.
+#[derive(serde::Serialize)]
+struct Left<'a> {
+    #[serde(flatten)]
+    programs: &'a Resident,
+    /// Bytes that the process may use.
+    limit: Option<Bytes>,
+    /// What is left of them while the program with the largest arena runs.
+    left: Option<Bytes>,
 }
 
 /// Schedules a module, unless it keeps its own schedule, gives every buffer an address, and proves the plan.

@@ -10,7 +10,12 @@ use crate::plan::plan_module;
 use crate::screen::Screen;
 
 /// Plans each program alone. A program that cannot be read or planned has an error instead.
-fn measure(found: &[ProgramFiles], target: &Target, keep_schedule: bool, options: &PlanOptions) -> Resident {
+pub(crate) fn measure(
+    found: &[ProgramFiles],
+    target: &Target,
+    keep_schedule: bool,
+    options: &PlanOptions,
+) -> Resident {
     let measured = found.iter().map(|program| {
         let totals = program.module().and_then(|mut module| {
             let (planned, _) = plan_module(&mut module, target, keep_schedule, options)?;
@@ -58,7 +63,7 @@ pub(crate) fn largest_of(resident: &Resident) -> Result<usize, Failure> {
         let reasons =
             resident.programs.iter().filter_map(|program| Some((&program.file, program.error.as_ref()?)));
         let reasons: Vec<String> = reasons.map(|(file, error)| format!("  {file}: {error}")).collect();
-        Failure::Input(format!("error: no program of this folder can be planned\n{}", reasons.join("\n")))
+        Failure::Input(format!("error: none of the programs can be planned\n{}", reasons.join("\n")))
     })
 }
 

@@ -227,3 +227,22 @@ fn c_and_header_are_whole_or_not_there() {
     assert_eq!(std::fs::read_to_string(folder.path().join("net.h")).unwrap(), "before");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left behind");
 }
+
+#[test]
+fn advice_as_python() {
+    let folder = tempfile::tempdir().unwrap();
+    let module = repository("tests/questions/training_step.hlo").display().to_string();
+    let written = |limit: &str| {
+        let args = ["fit", &module, "--target", "gpu-h100", "--memory-limit", limit, "--emit", "policy=p.py"];
+        let output = memplan(folder.path(), &args);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        std::fs::read_to_string(folder.path().join("p.py")).unwrap()
+    };
+    let text = written("200KiB");
+    assert!(text.starts_with("\"\"\"Changes of `jit_step` for gpu-h100"), "{text}");
+    assert!(text.contains("# 1. batch 256 as 4 micro-batches of 64\n"), "{text}");
+    assert!(text.contains("def value_and_grad(loss, parts=4):"), "{text}");
+    assert!(written("1GiB").contains("without a change"));
+    let (text, status) = failure(folder.path(), &["fit", &module, "--target", "cpu", "--emit", "svg=a.svg"]);
+    assert!(text.contains("expected html=FILE or policy=FILE") && status == 2, "{status}: {text}");
+}

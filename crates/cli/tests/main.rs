@@ -17,6 +17,7 @@ mod outputs;
 mod questions;
 #[cfg(unix)]
 mod readme;
+mod resident;
 mod rewrite;
 mod run;
 mod schemas;

@@ -13,7 +13,7 @@ use memplan_passes::HOST_MEMORY;
 use super::candidate::Candidate;
 use super::policy::{self, Policy};
 use super::shard::{self, Along};
-use super::{ModuleKey, Setting};
+use super::{Code, ModuleKey, Setting};
 
 /// A kind of change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, strum::Display)]
@@ -250,6 +250,17 @@ impl Edit {
                 format!("jax.lax.scan over {} parts of the batch, summing gradients", examples / n)
             }
             Edit::Shard(along, devices) => along.apply(*devices),
+        }
+    }
+}
+
+impl Edit {
+    /// The change as values for code.
+    pub(super) fn code(&self, program: &Candidate) -> Option<Code> {
+        match self {
+            Edit::Checkpoint(policy) => Some(Code::Policy(policy.expression())),
+            Edit::Microbatch(n) => program.examples().map(|examples| Code::MicroBatches(examples / n)),
+            _ => None,
         }
     }
 }

@@ -88,6 +88,18 @@ pub struct Suggestion {
     pub fits: bool,
     /// The change as source code or as a command.
     pub apply: String,
+    /// The change as values for code.
+    #[serde(skip)]
+    pub code: Option<Code>,
+}
+
+/// A change as values for code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Code {
+    /// A policy of `jax.checkpoint`, as an expression.
+    Policy(String),
+    /// How many micro-batches a batch is.
+    MicroBatches(i64),
 }
 
 /// A set of changes.
@@ -277,6 +289,7 @@ fn larger_pool(placement: &Placement, price: Price) -> Option<Suggestion> {
         seconds: price.seconds,
         fits: true,
         apply: format!("XLA_CLIENT_MEM_FRACTION={fraction} in the environment of the process"),
+        code: None,
     })
 }
 
@@ -307,5 +320,6 @@ fn own_kernels(module: &Module, setting: &Setting<'_>) -> Result<Suggestion, Com
         seconds: ProgramCost::new(&compiled, &found.planned.facts, target).run.seconds,
         fits: total <= limit,
         apply: format!("memplan compile MODULE --target {} --memory-limit {}B", target.name, limit.0),
+        code: None,
     })
 }

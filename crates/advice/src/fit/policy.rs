@@ -73,19 +73,26 @@ impl Policy {
         }
     }
 
+    /// What `jax.checkpoint` saves, in Python.
+    pub(super) fn expression(&self) -> String {
+        let name = match &self.saves {
+            Saves::Nothing => "nothing_saveable".to_string(),
+            Saves::Dots => "dots_saveable".to_string(),
+            Saves::DotsWithNoBatchDims => "dots_with_no_batch_dims_saveable".to_string(),
+            Saves::Names(groups) => {
+                let names: Vec<String> = (1..=groups.len()).map(|i| format!("'kept{i}'")).collect();
+                format!("save_only_these_names({})", names.join(", "))
+            }
+        };
+        format!("jax.checkpoint_policies.{name}")
+    }
+
     pub(super) fn apply(&self) -> String {
         let named = self.border.as_ref().map_or("loss", |group| &group.function);
         let function = if named.is_empty() { "layer" } else { named };
         let with = match &self.saves {
             Saves::Nothing => String::new(),
-            Saves::Dots => ", policy=jax.checkpoint_policies.dots_saveable".into(),
-            Saves::DotsWithNoBatchDims => {
-                ", policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable".into()
-            }
-            Saves::Names(groups) => {
-                let names: Vec<String> = (1..=groups.len()).map(|i| format!("'kept{i}'")).collect();
-                format!(", policy=jax.checkpoint_policies.save_only_these_names({})", names.join(", "))
-            }
+            _ => format!(", policy={}", self.expression()),
         };
         let mut text = format!("{function} = jax.checkpoint({function}{with})");
         if let Saves::Names(groups) = &self.saves {
@@ -122,6 +129,7 @@ impl Policy {
                     && self.border.as_ref().is_some_and(|border| is_of(id, std::slice::from_ref(border)))
             },
             must_wait: false,
+            gradients_first: false,
         };
         let checkpointed = passes::checkpoint(module, &checkpoint);
         let module = checkpointed.ok_or("the policy saves everything that the backward half needs")?;

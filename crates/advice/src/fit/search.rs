@@ -16,6 +16,7 @@ pub(super) fn change(edit: &Edit, program: &Candidate, price: Price, setting: &S
         seconds: price.seconds,
         fits: price.total <= setting.options.limit,
         apply: edit.apply(program, setting),
+        code: edit.code(program),
     }
 }
 

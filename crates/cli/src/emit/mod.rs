@@ -12,7 +12,7 @@ use std::str::FromStr;
 use clap::Args;
 use memplan::memory::{Target, did_you_mean};
 
-pub(crate) use page::PageArgs;
+pub(crate) use page::{AdviceArgs, AdviceKind, PageArgs};
 pub(crate) use planned_module::{Before, PlannedModule, json};
 pub(crate) use view::{Shown, page_of_two};
 
