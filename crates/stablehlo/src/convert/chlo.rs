@@ -56,7 +56,7 @@ impl<'p> Converter<'p> {
                 let op = Op::RaggedDot(Box::new(self.ragged_dot(operation)?));
                 self.emit(body, operation, op, &operands, &[], shape)
             }
-            "erfc" | "erf_inv" | "acosh" | "sinh" => {
+            "erfc" | "erf_inv" | "acosh" | "sinh" | "lgamma" => {
                 let &[x] = &operands[..] else { return Err(operation.unsupported()) };
                 let element = self.module.shape(x).as_array().map(|array| array.element_type);
                 let first = self.module.instructions.len();
@@ -71,11 +71,13 @@ impl<'p> Converter<'p> {
                     ("acosh", Some(ElementType::F32)) => Some(formula.acosh(x)),
                     ("acosh", Some(_)) => Some(formula.cursor.unary(UnaryOp::Acosh, x)),
                     ("sinh", Some(ElementType::F32)) => Some(formula.sinh(x)),
+                    ("lgamma", Some(ElementType::F32 | ElementType::F64)) => Some(formula.lgamma(x)),
                     (_, Some(narrow @ (ElementType::F16 | ElementType::Bf16))) => {
                         let wide = formula.cursor.convert(x, ElementType::F32);
                         let made = match name {
                             "erfc" => formula.erfc(wide),
                             "sinh" => formula.sinh(wide),
+                            "lgamma" => formula.lgamma(wide),
                             _ => formula.erf_inv(wide),
                         };
                         Some(formula.cursor.convert(made, narrow))
@@ -138,7 +140,7 @@ impl<'p> Converter<'p> {
         body: &mut Body,
     ) -> Result<bool, Error> {
         let plain = name.strip_prefix("chlo.").unwrap_or(name);
-        if matches!(plain, "acosh" | "atan" | "erf_inv" | "erfc" | "sinh" | "square") {
+        if matches!(plain, "acosh" | "atan" | "erf_inv" | "erfc" | "lgamma" | "sinh" | "square") {
             self.chlo(operation, plain, body)?;
             return Ok(true);
         }
@@ -207,11 +209,14 @@ struct Formula<'c> {
 }
 
 impl Formula<'_> {
-    /// A number, as large as an array.
-    fn number(&mut self, value: f32, like: InstructionId) -> InstructionId {
-        let extents = self.cursor.module().shape(like).as_array().map(|array| array.dimensions.clone());
-        let extents = extents.unwrap_or_default();
-        let scalar = self.cursor.constant(Literal::f32(value));
+    /// A number of the type of an array, and as large.
+    fn number(&mut self, value: impl Into<f64>, like: InstructionId) -> InstructionId {
+        let array = self.cursor.module().shape(like).as_array().cloned();
+        let (element, extents) =
+            array.map_or((ElementType::F32, Dimensions::default()), |it| (it.element_type, it.dimensions));
+        let value = value.into();
+        let scalar = Scalar::float(element, value).expect("formulas are of floating-point numbers");
+        let scalar = self.cursor.constant(scalar.literal());
         match extents.is_empty() {
             true => scalar,
             false => self.cursor.broadcast(scalar, extents, []),
@@ -285,6 +290,61 @@ impl Formula<'_> {
         let down = self.cursor.unary(UnaryOp::Exponential, down);
         let large = self.cursor.binary(BinaryOp::Subtract, up, down);
         self.cursor.select(is_small, small, large)
+    }
+
+    /// The logarithm of the gamma function, by Lanczos' approximation; below 1/2 by its reflection.
+    fn lgamma(&mut self, x: InstructionId) -> InstructionId {
+        let half = self.number(0.5, x);
+        let one = self.number(1.0, x);
+        let reflects = self.cursor.compare(ComparisonDirection::Lt, x, half);
+        let minus = self.cursor.unary(UnaryOp::Negate, x);
+        let less = self.cursor.binary(BinaryOp::Subtract, x, one);
+        let z = self.cursor.select(reflects, minus, less);
+        let mut sum = self.number(LANCZOS_BASE, x);
+        for (i, &coefficient) in LANCZOS.iter().enumerate() {
+            let numerator = self.number(coefficient, x);
+            let count = self.number(i as f64 + 1.0, x);
+            let denominator = self.cursor.binary(BinaryOp::Add, z, count);
+            let term = self.cursor.binary(BinaryOp::Divide, numerator, denominator);
+            let (left, right) = if i == 0 { (term, sum) } else { (sum, term) };
+            sum = self.cursor.binary(BinaryOp::Add, left, right);
+        }
+        let shift = self.number(LANCZOS_SHIFT, x);
+        let t = self.cursor.binary(BinaryOp::Add, z, shift);
+        let quotient = self.cursor.binary(BinaryOp::Divide, z, shift);
+        let log = self.cursor.unary(UnaryOp::Log1p, quotient);
+        let log_shift = self.number(LANCZOS_SHIFT.ln(), x);
+        let log_t = self.cursor.binary(BinaryOp::Add, log, log_shift);
+        let power = self.cursor.binary(BinaryOp::Add, z, half);
+        let ratio = self.cursor.binary(BinaryOp::Divide, t, log_t);
+        let power = self.cursor.binary(BinaryOp::Subtract, power, ratio);
+        let product = self.cursor.binary(BinaryOp::Multiply, power, log_t);
+        let root = self.number((std::f64::consts::TAU).ln() / 2.0, x);
+        let product = self.cursor.binary(BinaryOp::Add, product, root);
+        let log_sum = self.cursor.unary(UnaryOp::Log, sum);
+        let value = self.cursor.binary(BinaryOp::Add, product, log_sum);
+        // The sine loses digits near whole numbers, unless its argument is small.
+        let size = self.cursor.unary(UnaryOp::Abs, x);
+        let whole = self.cursor.unary(UnaryOp::Floor, size);
+        let fraction = self.cursor.binary(BinaryOp::Subtract, size, whole);
+        let is_upper = self.cursor.compare(ComparisonDirection::Lt, half, fraction);
+        let other = self.cursor.binary(BinaryOp::Subtract, one, fraction);
+        let reduced = self.cursor.select(is_upper, other, fraction);
+        let pi = self.number(std::f64::consts::PI, x);
+        let angle = self.cursor.binary(BinaryOp::Multiply, reduced, pi);
+        let sine = self.cursor.unary(UnaryOp::Sine, angle);
+        let log_sine = self.cursor.unary(UnaryOp::Log, sine);
+        let is_finite = self.cursor.unary(UnaryOp::IsFinite, log_sine);
+        let log_pi = self.number(std::f64::consts::PI.ln(), x);
+        let reflected = self.cursor.binary(BinaryOp::Subtract, log_pi, log_sine);
+        let reflected = self.cursor.binary(BinaryOp::Subtract, reflected, value);
+        let pole = self.cursor.unary(UnaryOp::Negate, log_sine);
+        let reflected = self.cursor.select(is_finite, reflected, pole);
+        let value = self.cursor.select(reflects, reflected, value);
+        let infinity = self.number(f64::INFINITY, x);
+        let size = self.cursor.unary(UnaryOp::Abs, x);
+        let is_infinite = self.cursor.compare(ComparisonDirection::Eq, size, infinity);
+        self.cursor.select(is_infinite, infinity, value)
     }
 
     /// `log(x + sqrt(x^2 - 1))`, and `log(2 x)` where the square is too large.
@@ -400,4 +460,22 @@ const ERF_INV_TAIL: [f32; 9] = [
     9.438_870_5e-3,
     1.001_674,
     2.832_976_8,
+];
+
+/// Lanczos' approximation of the gamma function with nine terms, for a shift of 7.5 (P. Godfrey).
+const LANCZOS_SHIFT: f64 = 7.5;
+
+/// Its constant term.
+const LANCZOS_BASE: f64 = 0.999_999_999_999_809_9;
+
+/// Its other terms.
+const LANCZOS: [f64; 8] = [
+    676.520_368_121_885_1,
+    -1_259.139_216_722_402_8,
+    771.323_428_777_653_1,
+    -176.615_029_162_140_6,
+    12.507_343_278_686_905,
+    -0.138_571_095_265_720_12,
+    9.984_369_578_019_572e-6,
+    1.505_632_735_149_311_6e-7,
 ];
