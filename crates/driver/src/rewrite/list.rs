@@ -213,7 +213,7 @@ impl Rewrite {
                     Lever::State,
                     "updates within loops",
                     "a loop that makes gradients updates weights and the optimizer's state row by row",
-                    |_| vec![Static(&passes::UPDATES_WITHIN_LOOPS)],
+                    updates_within_loops,
                 )
             },
             rewrite(
@@ -266,6 +266,12 @@ fn blocks_of_rows(now: &Situation<'_>) -> Vec<AnyPass> {
     let shares = [passes::ROW_BLOCKS.min_share, OneIn(8)];
     let way = |min_share| RowBlocks { min_share, ..passes::ROW_BLOCKS }.into();
     if now.is_partitioned { Vec::new() } else { shares.map(way).into() }
+}
+
+/// Not for XLA's CPU compiler, the one that keeps no barriers: it copies the old rows that the same step still reads, and
+/// then needs more.
+fn updates_within_loops(now: &Situation<'_>) -> Vec<AnyPass> {
+    if now.compiler.keeps_barriers { vec![Static(&passes::UPDATES_WITHIN_LOOPS)] } else { Vec::new() }
 }
 
 /// As much as the link carries during the forward half, which is a third of the products, or all, or small arrays, too.
