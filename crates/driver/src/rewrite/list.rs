@@ -268,10 +268,9 @@ fn blocks_of_rows(now: &Situation<'_>) -> Vec<AnyPass> {
     if now.is_partitioned { Vec::new() } else { shares.map(way).into() }
 }
 
-/// Not for XLA's CPU compiler, the one that keeps no barriers: it copies the old rows that the same step still reads, and
-/// then needs more.
+/// Not for compilers of hosts: XLA's copies the old rows that the same step still reads, and then needs more.
 fn updates_within_loops(now: &Situation<'_>) -> Vec<AnyPass> {
-    if now.compiler.keeps_barriers { vec![Static(&passes::UPDATES_WITHIN_LOOPS)] } else { Vec::new() }
+    if now.compiler.target == "cpu" { Vec::new() } else { vec![Static(&passes::UPDATES_WITHIN_LOOPS)] }
 }
 
 /// As much as the link carries during the forward half, which is a third of the products, or all, or small arrays, too.
