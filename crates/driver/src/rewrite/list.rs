@@ -215,7 +215,7 @@ impl Rewrite {
                     Lever::State,
                     "updates within loops",
                     "a loop that makes gradients updates weights and the optimizer's state row by row",
-                    |_| vec![Static(&passes::UPDATES_WITHIN_LOOPS)],
+                    updates_within_loops,
                 )
             },
             rewrite(
@@ -268,6 +268,11 @@ fn blocks_of_rows(now: &Situation<'_>) -> Vec<AnyPass> {
     let all = passes::ROW_BLOCKS;
     let ways = [all, RowBlocks { min_share: OneIn(8), ..all }, RowBlocks { widest_only: true, ..all }];
     if now.is_partitioned { Vec::new() } else { ways.map(AnyPass::from).into() }
+}
+
+/// Not for compilers of hosts: XLA's copies the old rows that the same step still reads, and then needs more.
+fn updates_within_loops(now: &Situation<'_>) -> Vec<AnyPass> {
+    if now.compiler.target == "cpu" { Vec::new() } else { vec![Static(&passes::UPDATES_WITHIN_LOOPS)] }
 }
 
 /// As much as the link carries during the forward half, which is a third of the products, or all, or small arrays, too.

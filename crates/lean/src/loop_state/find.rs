@@ -64,7 +64,7 @@ pub(super) fn matches(module: &Module, users: &Users, backings: &Backings<'_>, o
     let Some(n_steps) = trip_count(module, of.id).filter(|&n| n > 0) else { return Vec::new() };
     let mut lines = Lines::new(module, of, n_steps);
     let n_elements = module.instructions[of.init].operands.len() as u32;
-    let written: Vec<Candidate> =
+    let mut written: Vec<Candidate> =
         (0..n_elements).filter_map(|element| written(module, users, of, &mut lines, element)).collect();
     if written.is_empty() {
         return Vec::new();
@@ -77,22 +77,22 @@ pub(super) fn matches(module: &Module, users: &Users, backings: &Backings<'_>, o
         .map(|(backing, read)| (read, backing))
         .collect();
     let mut found = Vec::new();
-    for written in written {
-        let alike = read.iter().enumerate().filter(|(_, (read, _))| {
-            read.shape == written.shape && are_sharded_alike(module, of, read.element, written.element)
-        });
-        let at_home = alike
-            .filter_map(|(i, (_, backing))| Some((backings.goes_to(results(written.element), backing)?, i)));
-        // Those that come from where the result goes to come first.
-        let mut candidates: Vec<(bool, usize)> = at_home.collect();
-        candidates.sort_unstable_by_key(|&(goes_there, i)| (!goes_there, i));
-        let matching = candidates
-            .into_iter()
-            .find_map(|(_, i)| Some((i, in_place(module, of, &lines, &read[i].0, &written)?)));
-        if let Some((i, matching)) = matching {
+    // Arrays whose result goes to where the old one came from come first.
+    for goes_home in [true, false] {
+        written.retain(|written| {
+            let alike = read.iter().enumerate().filter(|(_, (read, _))| {
+                read.shape == written.shape && are_sharded_alike(module, of, read.element, written.element)
+            });
+            let mut at_home = alike.filter(|(_, (_, backing))| {
+                backings.goes_to(results(written.element), backing) == Some(goes_home)
+            });
+            let matching =
+                at_home.find_map(|(i, (read, _))| Some((i, in_place(module, of, &lines, read, written)?)));
+            let Some((i, matching)) = matching else { return true };
             read.remove(i);
             found.push(matching);
-        }
+            false
+        });
     }
     found
 }
