@@ -26,6 +26,7 @@ mod shardy;
 mod wrap;
 
 use memplan_ir::{ComputationId, Cursor, InstructionId, Module, Names, Op, ShardingSpec};
+use memplan_memory::Family;
 use memplan_rewriter::interface::set_interface;
 use memplan_rewriter::{CALL_INLINER, Context, DCE, PassError, PassFn};
 
@@ -93,7 +94,7 @@ pub fn partition(module: &Module, context: &Context<'_>) -> Result<Option<OfOneD
     let of_parameters: Vec<cut::Cut> =
         entry.parameters.iter().flat_map(|&parameter| cuts.of(parameter).cloned()).collect();
     let of_results: Vec<cut::Cut> = cuts.of(entry.root).cloned().collect();
-    partition::partition(&mut partitioned, &cuts);
+    partition::partition(&mut partitioned, &cuts, context.target.family != Family::Cpu);
     if partitioned.config.entry_computation_layout.is_some() {
         set_interface(&mut partitioned);
     }

@@ -17,8 +17,8 @@ use crate::propagate::{Cuts, split};
 use crate::reshard::{Resharder, array};
 use crate::rule::{Factors, Rule, combiner};
 
-/// Rewrites every computation that runs.
-pub(crate) fn partition(module: &mut Module, cuts: &Cuts) {
+/// Rewrites every computation that runs. `scatters` says whether a device gets only its part of a sum.
+pub(crate) fn partition(module: &mut Module, cuts: &Cuts, scatters: bool) {
     let mut names = Names::new(module);
     let shapes: FxHashMap<InstructionId, Shape> = cuts
         .computations
@@ -33,7 +33,7 @@ pub(crate) fn partition(module: &mut Module, cuts: &Cuts) {
             shapes: &shapes,
             names: &mut names,
             adders: &mut adders,
-            resharder: Resharder::new(&cuts.grid),
+            resharder: Resharder::new(&cuts.grid, scatters),
             value: FxHashMap::default(),
         };
         let root = module.computations[computation].root;

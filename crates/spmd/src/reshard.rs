@@ -19,6 +19,8 @@ use crate::cut::{Axes, Axis, Cut, Grid, is_prefix};
 #[derive(Debug)]
 pub(crate) struct Resharder<'a> {
     pub(crate) grid: &'a Grid,
+    /// Whether sums come in parts: XLA's CPU compiler leaves the whole sum on every device.
+    scatters: bool,
     /// The index of this device along an axis.
     indices: FxHashMap<Axis, InstructionId>,
     device: Option<InstructionId>,
@@ -26,8 +28,8 @@ pub(crate) struct Resharder<'a> {
 }
 
 impl<'a> Resharder<'a> {
-    pub(crate) fn new(grid: &'a Grid) -> Resharder<'a> {
-        Resharder { grid, indices: FxHashMap::default(), device: None, done: FxHashMap::default() }
+    pub(crate) fn new(grid: &'a Grid, scatters: bool) -> Resharder<'a> {
+        Resharder { grid, scatters, indices: FxHashMap::default(), device: None, done: FxHashMap::default() }
     }
 
     /// An array that is cut in one way, cut in another one.
@@ -272,7 +274,7 @@ impl<'a> Resharder<'a> {
         let mut left = over.clone();
         let mut value = value;
         for d in 0..now.len() {
-            if !is_prefix(&now[d], &to[d]) {
+            if !self.scatters || !is_prefix(&now[d], &to[d]) {
                 continue;
             }
             let wanted: Axes =
