@@ -6,6 +6,7 @@
 //! |---|---|
 //! | compile, rewrite for XLA, or estimate XLA, in one call; change the stages | [`driver`] |
 //! | read and write HLO | [`hlo`] |
+//! | read StableHLO, and what `jax.export` writes | [`stablehlo`] |
 //! | build a module in code, or look at one | [`ir`] |
 //! | plan a module as it is: schedule, offsets, peak | [`plan`] |
 //! | prove a plan right | [`check`](mod@check) |
@@ -21,6 +22,7 @@
 //! | explain why bytes are needed, and find changes that need fewer | [`advice`] |
 //! | decide which values are in fast memory | [`fast_memory`] |
 //! | plan for machines of tiles | [`ipu`] |
+//! | plan a TFLite model in its own numbering of tensors | [`tflite`] |
 //! | simulate the pool allocator of a GPU runtime | [`pool`] |
 //!
 //! ```
@@ -66,4 +68,6 @@ pub use memplan_plan_hlo as plan;
 pub use memplan_pool as pool;
 pub use memplan_program as program;
 pub use memplan_rewriter as rewriter;
+pub use memplan_stablehlo as stablehlo;
+pub use memplan_tflite as tflite;
 pub use memplan_units as units;

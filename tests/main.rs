@@ -2,6 +2,7 @@
 
 #[path = "../examples/ablation.rs"]
 mod ablation;
+mod agreement;
 mod c_header;
 mod compile;
 mod corpus;

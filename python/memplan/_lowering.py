@@ -378,6 +378,7 @@ def _merge(module_context: Any, call: Any, program: bytes, name: str) -> str:
     if "mhlo.frontend_attributes" in module.operation.attributes:
         # HLO keeps meshes and shardings, which arrays of random keys have on one device as well, as text.
         passmanager.PassManager.parse(f"builtin.module({_SHARDINGS})").run(module.operation)
+    _drop_empty_tilings(module.operation)
     main = mlir.ir.SymbolTable(module.operation)["main"]
     given, wanted = ([value.type for value in values] for values in (call.operands, call.results))
     if list(main.type.inputs) != given or list(main.type.results) != wanted:
@@ -390,3 +391,12 @@ def _merge(module_context: Any, call: Any, program: bytes, name: str) -> str:
         module_context.module, name, module, dst_symtab=module_context.symbol_table
     )
     return merged
+
+
+def _drop_empty_tilings(operation: Any) -> None:
+    """Drops an attribute that jaxlib writes on calls whose layouts are given, and that XLA's plugins may not know."""
+    for inner in (one.operation for region in operation.regions for block in region for one in block.operations):
+        if inner.name == "stablehlo.custom_call" and "result_tilings" in inner.attributes:
+            # Tiled arrays come from XLA alone: here, all of them are empty.
+            del inner.attributes["result_tilings"]
+        _drop_empty_tilings(inner)

@@ -15,7 +15,8 @@ use crate::input::target;
 use crate::options::{parse_bytes, parse_share};
 use crate::output::write_result;
 use crate::screen::Screen;
-use programs::{Preparation, Setting, compare};
+pub(crate) use programs::{Preparation, Setting, compare};
+pub(crate) use text::markdown;
 
 #[derive(Args)]
 pub(crate) struct DiffArgs {
@@ -60,16 +61,26 @@ enum DiffFormat {
 
 /// How much a program may grow.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Limit {
+pub(crate) enum Limit {
     /// A share of its bytes before.
     Share(f64),
     /// A number of bytes.
     Bytes(u64),
 }
 
+impl Limit {
+    /// Whether a program grew by more.
+    pub(crate) fn is_exceeded_by(self, diff: &Diff) -> bool {
+        match self {
+            Limit::Share(share) => diff.ratio() > 1.0 + share,
+            Limit::Bytes(bytes) => diff.bytes() > i128::from(bytes),
+        }
+    }
+}
+
 /// The JSON document.
-#[derive(Serialize)]
-struct DiffFile<'a> {
+#[derive(Serialize, schemars::JsonSchema)]
+pub(crate) struct DiffFile<'a> {
     format: &'static str,
     version: u32,
     /// Whether a program grew by more than allowed.
@@ -87,7 +98,7 @@ pub(crate) fn run(args: &DiffArgs) -> Result<(), Failure> {
     let grown: Vec<&Diff> = compared.programs.iter().filter(|diff| args.exceeds(diff)).collect();
     let text = match args.format {
         DiffFormat::Text => text::text(&compared, Screen::of(args.output.as_deref(), args.color)),
-        DiffFormat::Markdown => text::markdown(&compared, &grown),
+        DiffFormat::Markdown => markdown(&compared, &grown),
         DiffFormat::Json => json(&DiffFile {
             format: "memplan.diff",
             version: 1,
@@ -121,16 +132,12 @@ impl DiffArgs {
     }
 
     fn exceeds(&self, diff: &Diff) -> bool {
-        match self.fail_above {
-            None => false,
-            Some(Limit::Share(share)) => diff.ratio() > 1.0 + share,
-            Some(Limit::Bytes(bytes)) => diff.bytes() > i128::from(bytes),
-        }
+        self.fail_above.is_some_and(|limit| limit.is_exceeded_by(diff))
     }
 }
 
 /// memplan itself, or another compiler.
-fn parse_way(name: &str) -> Result<Preparation, String> {
+pub(crate) fn parse_way(name: &str) -> Result<Preparation, String> {
     match name {
         "memplan" => Ok(Preparation::Compiled),
         _ => compiler(name).map(|compiler| Preparation::Estimated(Box::new(compiler))),
@@ -138,7 +145,7 @@ fn parse_way(name: &str) -> Result<Preparation, String> {
 }
 
 /// `2%`, or a number of bytes.
-fn parse_limit(text: &str) -> Result<Limit, String> {
+pub(crate) fn parse_limit(text: &str) -> Result<Limit, String> {
     match text.trim().ends_with('%') {
         true => parse_share(text).map(Limit::Share),
         false => {

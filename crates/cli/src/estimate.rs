@@ -41,8 +41,8 @@ pub(crate) struct EstimateArgs {
 }
 
 /// What programs read.
-#[derive(Serialize)]
-struct EstimateFile<'a> {
+#[derive(Serialize, schemars::JsonSchema)]
+pub(crate) struct EstimateFile<'a> {
     module: &'a str,
     compiler: &'a str,
     target: &'a str,
@@ -54,6 +54,8 @@ struct EstimateFile<'a> {
     #[serde(flatten)]
     interval: Option<ByteRange>,
     seconds: f64,
+    /// Bytes in the host's memory, which are not among the others.
+    host: Bytes,
     totals: &'a Totals,
     #[serde(skip_serializing_if = "Option::is_none")]
     beside: Option<&'a Beside>,
@@ -70,7 +72,8 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<(), Failure> {
     let module = read_module(&args.module, Form::Given)?;
     let machine = compiler.on(&target);
     let of_one = partition(&module, &Context { target: &machine }).map_err(|error| Failure::input(&error))?;
-    let (module, devices) = of_one.map_or((module, None), |(module, devices)| (module, Some(devices)));
+    let devices = of_one.as_ref().map(|of_one| of_one.devices);
+    let module = of_one.map_or(module, |of_one| of_one.module);
     let per_device = report::per_device(&module, &target);
     let found = estimate(&module, compiler, &target).map_err(|error| Failure::input(&error))?;
     args.result.emit.write(&PlannedModule::new(&found.module, &target, &found.planned))?;
@@ -87,6 +90,7 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<(), Failure> {
                 total: found.total,
                 interval: found.interval,
                 seconds: found.run.seconds,
+                host: found.host(),
                 totals: &found.totals,
                 beside: beside.as_ref(),
             };

@@ -10,8 +10,8 @@ use crate::screen::Screen;
 use crate::time::change_in_percent;
 
 /// The JSON document of a frontier.
-#[derive(serde::Serialize)]
-struct FrontierFile<'a> {
+#[derive(serde::Serialize, schemars::JsonSchema)]
+pub(crate) struct FrontierFile<'a> {
     format: &'static str,
     version: u32,
     module: &'a str,
@@ -19,7 +19,7 @@ struct FrontierFile<'a> {
     points: Vec<PointEntry>,
 }
 
-#[derive(serde::Serialize)]
+#[derive(serde::Serialize, schemars::JsonSchema)]
 struct PointEntry {
     total: u64,
     temp: u64,

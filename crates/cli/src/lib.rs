@@ -5,6 +5,7 @@
 
 mod argument_dimension;
 mod as_written;
+mod budget;
 mod check;
 mod columns;
 mod compile;
@@ -36,9 +37,11 @@ mod replay;
 mod report;
 mod rewrite;
 mod run;
+mod schemas;
 mod screen;
 mod stages;
 mod targets;
+mod tflite;
 mod time;
 mod verdict;
 
@@ -53,6 +56,7 @@ pub use options::parse_bytes;
 pub use plan::plan_module;
 pub use report::render as report;
 pub use rewrite::report as rewrite_report;
+pub use schemas::schemas;
 pub use screen::Screen;
 pub use verdict::story as too_large;
 
@@ -81,6 +85,8 @@ enum Verb {
     Fit(fit::FitArgs),
     /// Compare two programs, dumps or plans, and explain the differences
     Diff(diff::DiffArgs),
+    /// Compare the programs of a repository with what they may need, for a CI job: a comment, annotations, pages
+    Budget(budget::BudgetArgs),
     /// Prove that a plan is right for a module
     Check(check::CheckArgs),
     /// Parse, verify and rewrite HLO
@@ -121,6 +127,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
         Verb::Estimate(args) => estimate::run(&args),
         Verb::Fit(args) => fit::run(&args),
         Verb::Diff(args) => diff::run(&args),
+        Verb::Budget(args) => budget::run(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Opt(args) => opt::run(&args),
         Verb::Rewrite(args) => rewrite::run(&args),

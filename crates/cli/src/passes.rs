@@ -30,8 +30,8 @@ pub(crate) fn run(args: &PassesArgs) -> Result<(), Failure> {
 }
 
 /// The stages and passes.
-#[derive(serde::Serialize)]
-struct Listed {
+#[derive(serde::Serialize, schemars::JsonSchema)]
+pub(crate) struct Listed {
     /// The stages of `compile`, in order.
     compile: Vec<Stage>,
     /// The rewrites of `rewrite`, in order.
@@ -42,13 +42,13 @@ struct Listed {
     foreign_passes: Vec<Described>,
 }
 
-#[derive(serde::Serialize)]
+#[derive(serde::Serialize, schemars::JsonSchema)]
 struct Stage {
     name: &'static str,
     passes: Vec<&'static str>,
 }
 
-#[derive(serde::Serialize)]
+#[derive(serde::Serialize, schemars::JsonSchema)]
 struct Described {
     name: &'static str,
     description: &'static str,

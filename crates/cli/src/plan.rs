@@ -13,17 +13,19 @@ use crate::check::{list, proof_line};
 use crate::emit::PlannedModule;
 use crate::failure::Failure;
 use crate::holders::PeakOptions;
-use crate::input::{Form, ProgramFiles, find, note_choice, target};
+use crate::input::{self, Form, ProgramFiles, find, note_choice, target};
 use crate::options::{Format, PackOptions, ResultArgs};
 use crate::pin::PinOptions;
 use crate::pool::{PoolOptions, paragraph};
 use crate::programs;
 use crate::report;
+use crate::tflite;
 use crate::verdict::verdict;
 
 #[derive(Args)]
 pub(crate) struct PlanArgs {
-    /// HLO text or protobuf, also `.gz`, or a folder of `--xla_dump_to`; `-` is standard input
+    /// HLO or StableHLO (text, protobuf, bytecode, `jax.export`), also `.gz`, a folder of `--xla_dump_to`, a profile
+    /// (`.xplane.pb`), or a TFLite model; `-` is standard input
     module: String,
     /// Further programs, which are loaded by the same process
     #[arg(value_name = "MODULE", requires = "resident")]
@@ -60,6 +62,10 @@ enum ScheduleChoice {
 }
 
 pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
+    if input::is_tflite(&args.module) {
+        let options = args.pack.assign_options().place.pack;
+        return tflite::run(&args.module, &args.result, &options);
+    }
     let target = target(&args.target)?;
     args.result.check(&target)?;
     args.pool.check(&target)?;

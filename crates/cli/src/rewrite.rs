@@ -5,7 +5,7 @@ use comfy_table::{CellAlignment, ColumnConstraint};
 use memplan::codegen::view as drawn;
 use memplan::ir::Module;
 use memplan::memory::{Bytes, Compiler, Target};
-use memplan::passes::{PartsReport, RematReport, ResidualsReport};
+use memplan::passes::{OffloadReport, PartsReport, RematReport, ResidualsReport};
 use memplan::{Estimated, Lever, Price, RewriteOptions, Rewritten, Step, estimate, hlo, rewrite};
 use serde_json::json;
 
@@ -40,7 +40,7 @@ pub(crate) struct RewriteArgs {
     /// List the best programs from fewest bytes to least time; each is had by its bytes as `--memory-limit`
     #[arg(long)]
     frontier: bool,
-    /// Use only these levers: within, recompute, state, gathers, checkpoint, parts, blocks
+    /// Use only these levers: within, recompute, state, layouts, gathers, checkpoint, parts, blocks, offload, flags
     #[arg(long, value_name = "LEVER,..", value_delimiter = ',', value_parser = Lever::find)]
     only: Vec<Lever>,
     /// Use all levers but these
@@ -155,6 +155,9 @@ pub fn report(rewritten: &Rewritten, compiler: &Compiler, screen: Screen) -> Str
     for step in rewritten.steps.iter().filter(|step| step.is_kept) {
         text.push_str(&screen.wrap(&format!("\n{}: {}\n", step.name, step.description)));
     }
+    for (name, value) in &rewritten.flags {
+        text.push_str(&format!("\ncompile it with --{name}={value}\n"));
+    }
     if rewritten.steps.iter().all(|step| !step.is_kept) {
         text.push_str("\nno rewrite is worth it: the program is unchanged\n");
     }
@@ -211,10 +214,12 @@ fn frontier(rewritten: &Rewritten, screen: Screen) -> String {
 
 /// The name of what was done, and in which form.
 fn what(step: &Step) -> String {
-    let form = step.reports.iter().find_map(|report| report.downcast_ref::<PartsReport>());
-    match form {
-        Some(PartsReport { n, examples, .. }) => format!("{}: {n} of {examples}", step.name),
-        None => step.name.to_string(),
+    let parts = step.reports.iter().find_map(|report| report.downcast_ref::<PartsReport>());
+    let offload = step.reports.iter().find_map(|report| report.downcast_ref::<OffloadReport>());
+    match (parts, offload) {
+        (Some(PartsReport { n, examples, .. }), _) => format!("{}: {n} of {examples}", step.name),
+        (None, Some(offload)) => format!("{}: {}", step.name, offload.total()),
+        (None, None) => step.name.to_string(),
     }
 }
 
@@ -228,6 +233,9 @@ fn places(step: &Step) -> Vec<String> {
         if let Some(remat) = report.downcast_ref::<RematReport>() {
             places.extend(remat.values.iter().map(|value| value.value.to_string()));
         }
+        if let Some(offload) = report.downcast_ref::<OffloadReport>() {
+            places.extend(offload.arrays.iter().map(|(name, _)| name.to_string()));
+        }
     }
     places
 }
@@ -237,7 +245,7 @@ fn json(rewritten: &Rewritten) -> String {
     let figures = |of: Estimated| {
         json!({
             "total": of.price.total.0, "low": of.low().0, "high": of.high().0,
-            "seconds": of.price.seconds, "host": 0,
+            "seconds": of.price.seconds, "host": of.host.0,
         })
     };
     let mut now = rewritten.before.price;
@@ -246,17 +254,19 @@ fn json(rewritten: &Rewritten) -> String {
         let price = step.estimated.price;
         steps.push(json!({
             "lever": step.lever.to_string(), "what": what(step), "where": places(step),
-            "total": price.total.0, "seconds": price.seconds, "host": 0, "kept": step.is_kept,
+            "total": price.total.0, "seconds": price.seconds, "host": step.estimated.host.0, "kept": step.is_kept,
             "why": if step.is_kept { step.description } else { why_not(step, now) },
         }));
         if step.is_kept {
             now = price;
         }
     }
+    let flags: serde_json::Map<String, serde_json::Value> =
+        rewritten.flags.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
     let report = json!({
         "before": figures(rewritten.before), "after": figures(rewritten.after()), "steps": steps,
         "frontier": rewritten.frontier.iter().map(|&point| figures(point)).collect::<Vec<_>>(),
-        "flags": {},
+        "devices": rewritten.devices.unwrap_or(1), "flags": flags,
     });
     format!("{report:#}\n")
 }

@@ -127,10 +127,7 @@ fn compressed_files_are_read_and_bombs_are_not() {
 fn what_is_no_hlo_is_named() {
     let folder = tempfile::tempdir().unwrap();
     for (contents, name, help) in [
-        (&b"#loc1 = loc(\"x\")\nmodule @jit_f attributes {}"[..], "is StableHLO", "debug_info=True"),
-        (b"// made by hand\nfunc.func @main() {", "is StableHLO", "debug_info=True"),
-        (b"ML\xefR\x0dStableHLO_v1.9.3\x00", "as bytecode", "debug_info=True"),
-        (b"{ lambda ; a:f32[3]. let b = sin a in (b,) }", "a jaxpr", "debug_info=True"),
+        (&b"{ lambda ; a:f32[3]. let b = sin a in (b,) }"[..], "a jaxpr", "debug_info=True"),
         (b"BufferAssignment:\nallocation 0: size 4:", "buffer assignment", "beside it"),
         (b"{\n  \"format\": \"memplan.plan\"", "a plan file", "memplan diff"),
         (b"PK\x03\x04", "an archive", "unpack"),
@@ -138,7 +135,6 @@ fn what_is_no_hlo_is_named() {
         (b"\xfd7zXZ\x00\x00", "compressed with xz", "`xz -d FILE`"),
         (b"BZh91AY&SY", "compressed with bzip2", "`bzip2 -d FILE`"),
         (&tar(), "a tar archive", "`tar -xf FILE`"),
-        (b"\x1c\x00\x00\x00TFL3\x14", "a TFLite model", "converted from"),
         (b"\x1c\x00\x00\x00ET12\x14", "an ExecuTorch program", "made from"),
         (b"\x08\x08\x12\x07pytorch\x1a\x05", "an ONNX model", "exported from"),
         (b"\xff\xfeH\x00l\x00o\x00", "text in UTF-16", "UTF-8"),
@@ -156,6 +152,100 @@ fn what_is_no_hlo_is_named() {
         assert_eq!(status, 1);
         assert!(message.contains(name) && message.contains(help), "{message}");
     }
+}
+
+/// Programs of StableHLO are planned as the HLO that they are, in each form; mistakes are shown with their line.
+#[test]
+fn stablehlo_is_read_in_every_form() {
+    let programs = repository("crates/stablehlo/tests/programs");
+    let plan = |file: &str| {
+        let text = shown(&programs, &["plan", file, "--format", "json"]);
+        serde_json::from_str::<Value>(&text).unwrap()["totals"].clone()
+    };
+    let expected = plan("scan_rows.hlo.pb");
+    for file in ["scan_rows.mlir", "scan_rows.bc", "scan_rows.jaxexport"] {
+        assert_eq!(plan(file), expected, "{file}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let text = "module {\n  func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {\n    %0 = stablehlo.tanhh %a : tensor<4xf32>\n    return %0 : tensor<4xf32>\n  }\n}\n";
+    fs::write(folder.path().join("f.mlir"), text).unwrap();
+    let (message, status) = failure(folder.path(), &["plan", "f.mlir"]);
+    assert!(status == 1 && message.contains("operation `stablehlo.tanhh` is not supported"), "{message}");
+    assert!(message.contains("f.mlir:3:10") && message.contains("^^^^"), "{message}");
+    fs::write(folder.path().join("f.bc"), b"ML\xefR\x0dStableHLO_v1.9.3\x00").unwrap();
+    let (message, status) = failure(folder.path(), &["plan", "f.bc"]);
+    assert!(status == 1 && message.contains("ends in the middle"), "{message}");
+}
+
+/// XLA's text about a lack of memory is explained; nothing fits, so the status is 3.
+#[test]
+fn texts_about_a_lack_of_memory_are_explained() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "W1123 20:05:01.123456 71 x.cc:1] RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1073741824 bytes.\n\
+        Peak buffers:\n\tBuffer 1:\n\t\tSize: 1.00GiB\n\t\tOperator: op_name=\"jit(f)/jvp()/dot_general\" \
+        source_file=\"/a/b/train.py\" source_line=12\n\t\tXLA Label: fusion\n\t\tShape: f32[16384,16384]\n\t\t==========\n";
+    fs::write(folder.path().join("oom.txt"), text).unwrap();
+    for verb in
+        [&["plan", "oom.txt"][..], &["explain", "oom.txt"], &["fit", "oom.txt", "--target", "gpu-h100"]]
+    {
+        let (message, status) = failure(folder.path(), verb);
+        assert_eq!(status, 3, "{message}");
+        assert!(message.contains("b/train.py:12  dot_general  f32[16384,16384]"), "{message}");
+        assert!(message.contains("jax.checkpoint") && message.contains("memplan fit dump"), "{message}");
+    }
+}
+
+/// A profile has the programs that ran, each by name.
+#[test]
+fn programs_of_a_profile_are_planned() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = fs::read(repository("tests/corpus/branches/before.hlo.pb")).unwrap();
+    let field = |number: u8, value: &[u8]| {
+        let mut out = vec![number << 3 | 2];
+        let mut length = value.len();
+        while length >= 0x80 {
+            out.push(length as u8 | 0x80);
+            length >>= 7;
+        }
+        out.push(length as u8);
+        [out, value.to_vec()].concat()
+    };
+    let entry = |value: &[u8]| [vec![8, 1], field(2, value)].concat();
+    let event = |name: &str| {
+        let statistic = [vec![8, 4], field(6, &program)].concat();
+        field(4, &entry(&[field(2, name.as_bytes()), field(5, &statistic)].concat()))
+    };
+    let statistics = field(5, &entry(&[vec![8, 4], field(2, b"Hlo Proto")].concat()));
+    let plane = [field(2, b"/host:metadata"), event("jit_f(3)"), event("jit_g(4)"), statistics].concat();
+    fs::write(folder.path().join("vm.xplane.pb"), field(1, &plane)).unwrap();
+    let text = shown(folder.path(), &["plan", "vm.xplane.pb"]);
+    assert!(text.contains("which needs most of 2 programs; `vm.xplane.pb/jit_"), "{text}");
+    let text = shown(folder.path(), &["plan", "vm.xplane.pb/jit_g"]);
+    assert!(text.contains("note: this is jit_g(4)"), "{text}");
+    let (message, status) = failure(folder.path(), &["plan", "vm.xplane.pb/jit_h"]);
+    assert!(status == 1 && message.contains("has no program `jit_h`"), "{message}");
+}
+
+/// A TFLite model is planned in its own numbering, and gets the offsets into its metadata.
+#[test]
+fn tflite_models_are_planned() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = repository("crates/tflite/tests/residual.tflite");
+    fs::copy(&model, folder.path().join("m.tflite")).unwrap();
+    let text = shown(folder.path(), &["plan", "m.tflite", "--emit", "tflite-micro=planned.tflite"]);
+    assert!(text.contains("arena of 1.00 KiB for 5 of 7 tensors; no placement needs less"), "{text}");
+    let json = shown(folder.path(), &["plan", "planned.tflite", "--format", "json"]);
+    let plan: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&plan["arena"], &plan["lower_bound"]), (&1024.into(), &1024.into()));
+    assert_eq!(plan["tensors"][1]["offset"], Value::Null);
+    assert_eq!(plan["tensors"][2]["size"], 512);
+    let (message, status) = failure(folder.path(), &["plan", "m.tflite", "--emit", "html=x.html"]);
+    assert!(status == 2 && message.contains("a model has no form `html`"), "{message}");
+    let (message, status) = failure(folder.path(), &["compile", "m.tflite", "--target", "cpu"]);
+    assert!(status == 1 && message.contains("a TFLite model"), "{message}");
+    fs::write(folder.path().join("cut.tflite"), &fs::read(model).unwrap()[..300]).unwrap();
+    let (message, status) = failure(folder.path(), &["plan", "cut.tflite"]);
+    assert!(status == 1 && message.contains("is damaged"), "{message}");
 }
 
 /// An archive with an empty file in it.

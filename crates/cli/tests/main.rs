@@ -1,6 +1,10 @@
 //! The command from outside: its output, where it goes, and how it fails.
 
+#[path = "../../../tests/agreement.rs"]
+mod agreement;
 mod as_written;
+#[cfg(unix)]
+mod budget;
 mod completions;
 mod diff;
 mod emit;
@@ -16,6 +20,7 @@ mod readme;
 mod resident;
 mod rewrite;
 mod run;
+mod schemas;
 mod screens;
 mod stages;
 mod targets;

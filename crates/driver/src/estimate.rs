@@ -4,11 +4,16 @@
 //! rules, which are data ([`Compiler`]). The result is not a plan to run, but the bytes of one.
 
 use crate::fast_memory::assign_fast_memory;
+use crate::latency_hiding::hide_latency;
 use memplan_analysis::{CallGraph, RunEstimate};
 use memplan_fast_memory::{FastMemoryOptions, Selection};
 use memplan_ir as ir;
 use memplan_ir::{Module, Op, Role};
-use memplan_memory::{ByteRange, Bytes, Compiler, CompilerError, ProgramKind, Scheduler, Target, Totals};
+use memplan_memory as memory;
+use memplan_memory::{
+    ByteRange, Bytes, Compiler, CompilerError, LatencyHiding, MemorySpaceId, ProgramKind, Scheduler, Target,
+    Totals,
+};
 use memplan_pack as pack;
 use memplan_passes as passes;
 use memplan_passes::{Context, CopyReport, InsertedCopy, PassError, Pipeline, RunOptions};
@@ -36,11 +41,19 @@ pub struct Estimate {
     pub module: Module,
     /// The expected plan.
     pub planned: Planned,
+    /// Over how many devices shardings spread the program, of which all figures are those of one; `None` where they say
+    /// nothing, or what is not understood.
+    pub devices: Option<u64>,
     /// The copies that it will have beside those of the program, and why.
     pub copies: Vec<InsertedCopy>,
 }
 
 impl Estimate {
+    /// Bytes in the host's memory: arguments, results and temporaries.
+    pub fn host(&self) -> Bytes {
+        host(&self.planned)
+    }
+
     /// Bytes of main memory that the program itself takes.
     pub fn code(&self) -> Bytes {
         self.totals.temp.saturating_sub(self.planned.plan.totals.temp)
@@ -68,16 +81,21 @@ pub enum EstimateError {
     Plan(#[from] PlanError),
 }
 
-/// Estimates what a compiler will need for a module on a machine. Close to linear in the module, and no search.
+/// Estimates what a compiler will need for a module on a machine; for a program that shardings spread over several
+/// devices, on one of them. Close to linear in the module, and no search.
 ///
 /// # Errors
 /// See [`EstimateError`].
 pub fn estimate(module: &Module, compiler: &Compiler, target: &Target) -> Result<Estimate, EstimateError> {
     ir::verify(module).map_err(EstimateError::Invalid)?;
     let machine = compiler.on(target);
-    let estimate = Estimate::from(Expected::new(module.clone(), compiler, &machine)?);
-    let interval = compiler.interval(kind_of(module), estimate.total, estimate.totals.temp);
-    Ok(Estimate { interval, ..estimate })
+    let of_one = passes::partition(module, &Context { target: &machine })?;
+    let devices = of_one.as_ref().map(|of_one| of_one.devices);
+    let of_one = of_one.map_or_else(|| module.clone(), |of_one| of_one.module);
+    let kind = kind_of(&of_one);
+    let estimate = Estimate::from(Expected::new(of_one, compiler, &machine)?);
+    let interval = compiler.interval(kind, estimate.total, estimate.totals.temp);
+    Ok(Estimate { interval, devices, ..estimate })
 }
 
 /// What a compiler needs for a module that it has compiled and scheduled itself, as its own files have it: the order is
@@ -131,6 +149,11 @@ impl Expected {
             module.is_scheduled = true;
             planned = plan::plan(&module, machine, &options)?;
         }
+        if let Some(rules) = &compiler.latency_hiding
+            && let Some((order, hidden)) = hidden(&module, &planned, rules, machine, &options)
+        {
+            (module, planned) = (order, hidden);
+        }
         if let Some(fast) = fast_memory_options(compiler, machine, planned.plan.totals.temp) {
             module.is_scheduled = true;
             assign_fast_memory(&mut module, machine, &fast)?;
@@ -170,6 +193,17 @@ impl Expected {
     pub(crate) fn total(&self) -> Bytes {
         self.totals.total.saturating_sub(self.totals.constants)
     }
+
+    /// Bytes in the host's memory.
+    pub(crate) fn host(&self) -> Bytes {
+        host(&self.planned)
+    }
+}
+
+/// Bytes of a plan in the host's memory.
+fn host(planned: &Planned) -> Bytes {
+    let host = planned.plan.spaces.iter().find(|space| space.space == MemorySpaceId::HOST);
+    host.map_or(Bytes::ZERO, |space| space.total)
 }
 
 impl From<Expected> for Estimate {
@@ -177,7 +211,7 @@ impl From<Expected> for Estimate {
         let peak = plan::peak_report(&expected.module, &expected.planned.facts, &expected.planned.plan);
         let total = expected.total();
         let Expected { module, planned, totals, run, copies } = expected;
-        Estimate { totals, total, interval: None, peak, run, module, planned, copies }
+        Estimate { totals, total, interval: None, peak, run, module, planned, devices: None, copies }
     }
 }
 
@@ -201,6 +235,29 @@ fn passes_of(compiler: &Compiler) -> Result<Pipeline, EstimateError> {
     let own = passes::of_compiler(compiler)?.into_iter();
     let list = own.chain([passes::LEGALIZE.into()]);
     Ok(Pipeline::new("estimate", "what the compiler does before it orders a program", list))
+}
+
+/// The module in the order that hides transfers between devices, and its plan. `None` where there are no transfers, or
+/// where the program would need more memory than the scheduler allows for.
+fn hidden(
+    module: &Module,
+    planned: &Planned,
+    rules: &LatencyHiding,
+    machine: &Target,
+    options: &PlanOptions,
+) -> Option<(Module, Planned)> {
+    let costs = ProgramCost::new(module, &planned.facts, machine).kernels(module, &planned.facts, machine);
+    let mut ordered = module.clone();
+    if !hide_latency(&mut ordered, rules, &|id| costs.of(id).seconds) {
+        return None;
+    }
+    ordered.is_scheduled = true;
+    // What would write over a value before all have read it keeps its order.
+    let found = plan::plan(&ordered, machine, options).ok()?;
+    let needed = found.plan.totals.total.0 as f64;
+    let usable = machine.space(MemorySpaceId::MAIN).and_then(|space| space.usable());
+    let is_allowed = usable.is_none_or(|usable| needed <= usable.0 as f64 * rules.memory_share);
+    is_allowed.then_some((ordered, found))
 }
 
 /// Moves kernels that only read a slice of loop state to where their operands are known. Says whether any moved.

@@ -29,6 +29,7 @@ mod fast_memory;
 mod first_guess;
 mod frontier;
 mod known;
+mod latency_hiding;
 mod memo;
 mod objective;
 mod parallel;

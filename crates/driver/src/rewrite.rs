@@ -19,11 +19,11 @@ mod list;
 use std::sync::Arc;
 
 use crate::estimate::EstimateError;
-use crate::spread::{self, Spread};
+use crate::spread::{self, Share, Spread};
 use crate::{Estimated, FirstGuess, Memo, Price, SettingId, parallel};
 use memplan_ir as ir;
 use memplan_ir::Module;
-use memplan_memory::{Bytes, Compiler, Target};
+use memplan_memory::{Bytes, Compiler, MemorySpaceId, Target};
 use memplan_passes as passes;
 use memplan_passes::{AnyPass, Context, Pass, PassError, Report, RunOptions};
 use memplan_plan_hlo::ScheduleOptions;
@@ -65,6 +65,8 @@ pub struct RewriteOptions {
     pub reach: f64,
     /// Look for programs of every price, whatever the result will be.
     pub is_frontier: bool,
+    /// Whether options of the compiler may be set.
+    pub flags: bool,
     /// How to schedule the first guesses of an order.
     pub schedule: ScheduleOptions,
     /// The most threads to use: by default, the number of cores. Large programs use fewer, since each thread has a
@@ -84,10 +86,11 @@ impl Default for RewriteOptions {
             same_bytes: 0.01,
             most_per_replaced: 2.0,
             width: 12,
-            held_instructions: 24_000,
+            held_instructions: 40_000,
             worth_of_certainty: 0.05,
             reach: 1.25,
             is_frontier: false,
+            flags: true,
             schedule: ScheduleOptions::default(),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
         }
@@ -97,9 +100,9 @@ impl Default for RewriteOptions {
 impl RewriteOptions {
     /// Pulls only some levers, or all where that names none, but not others.
     pub fn pull(&mut self, only: &[Lever], without: &[Lever]) {
-        self.rewrites.retain(|rewrite| {
-            (only.is_empty() || only.contains(&rewrite.lever)) && !without.contains(&rewrite.lever)
-        });
+        let is_pulled = |lever| (only.is_empty() || only.contains(&lever)) && !without.contains(&lever);
+        self.rewrites.retain(|rewrite| is_pulled(rewrite.lever));
+        self.flags = is_pulled(Lever::Flags);
     }
 }
 
@@ -108,6 +111,10 @@ impl RewriteOptions {
 pub struct Rewritten {
     /// The program for the other compiler: same parameters, results, donation and shardings.
     pub module: Module,
+    /// Over how many devices the program is spread, of which all figures are those of one.
+    pub devices: Option<u64>,
+    /// Options to give the compiler with it, by name.
+    pub flags: Vec<(String, String)>,
     /// The estimate of the compiler for the original program.
     pub before: Estimated,
     /// Every rewrite that changes something, in the order in which they were tried.
@@ -135,6 +142,8 @@ pub struct Step {
     pub is_kept: bool,
     /// The reports of its passes.
     pub reports: Vec<Report>,
+    /// Options of the compiler that it sets.
+    pub flags: Vec<(String, String)>,
 }
 
 /// Why a program was not rewritten.
@@ -161,9 +170,10 @@ impl Rewritten {
 
 /// Rewrites a module for a compiler, on a machine that it compiles for.
 ///
-/// Bytes and seconds are for one device: if shardings spread the program over several, arguments are divided by their
-/// shardings, and all else as finely as the most finely sharded array. Time for communication is unknown. Such a
-/// program gets no parts and no row blocks, since the rows of one block may all be on one device.
+/// Bytes and seconds are for one device. If shardings spread the program over several, the program of one device is
+/// rewritten, and returned as one manual computation over all of them. Where no such program is known, arguments are
+/// divided by their shardings, and all else as finely as the most finely sharded array; such a program gets no parts and
+/// no row blocks, since the rows of one block may all be on one device.
 ///
 /// # Errors
 /// See [`RewriteError`].
@@ -174,9 +184,19 @@ pub fn rewrite(
     options: &RewriteOptions,
 ) -> Result<Rewritten, RewriteError> {
     let machine = compiler.on(target);
-    let spread = Spread::new(&module, &machine);
-    let search = Search { compiler, machine: &machine, options, spread };
     ir::verify(&module).map_err(EstimateError::Invalid)?;
+    let (whole, module, spread) = match Share::of(&module, &machine)? {
+        Share::Partitioned(of_one) if of_one.for_all(&module, &of_one.module).is_some() => {
+            let mut local = of_one.module.clone();
+            // As the body of one manual computation, it is a program of one device with collectives in it.
+            local.config.num_partitions = None;
+            (Some((module, of_one)), local, None)
+        }
+        Share::Partitioned(_) => (None, module.clone(), Spread::new(&module, &machine)),
+        Share::Whole(spread) => (None, module, spread),
+    };
+    let devices = whole.as_ref().map(|(_, of_one)| of_one.devices);
+    let search = Search { compiler, machine: &machine, options, spread };
     let before = search.price(module.clone())?;
     let flat = Attempt { module: Arc::new(search.flatten(&module)?), estimated: before, steps: Vec::new() };
     let mut found = vec![flat];
@@ -186,6 +206,9 @@ pub fn rewrite(
             found = search.worth_going_on(found);
         }
     }
+    if options.flags {
+        found.extend(search.in_the_order_of_memory(&found)?);
+    }
     let prices: Vec<Estimated> = found.iter().map(|attempt| attempt.estimated).collect();
     let chosen = choice::choose(&prices, options);
     let frontier = choice::undominated(&prices).into_iter().map(|i| prices[i]).collect();
@@ -193,9 +216,17 @@ pub fn rewrite(
     let Attempt { module: rewritten, steps, .. } = found.swap_remove(chosen);
     // So that the module is not copied.
     drop(found);
-    let is_changed = steps.iter().any(|step| step.is_kept);
-    let module = if is_changed { Arc::unwrap_or_clone(rewritten) } else { module };
-    Ok(Rewritten { module, before, steps, free, frontier })
+    let is_changed = steps.iter().any(|step| step.is_kept && step.lever != Lever::Flags);
+    let flags = steps.iter().filter(|step| step.is_kept).flat_map(|step| step.flags.clone()).collect();
+    let module = match (is_changed, whole) {
+        (true, Some((whole, of_one))) => {
+            of_one.for_all(&whole, &rewritten).ok_or(RewriteError::Interface("manual computation"))?
+        }
+        (true, None) => Arc::unwrap_or_clone(rewritten),
+        (false, Some((whole, _))) => whole,
+        (false, None) => module,
+    };
+    Ok(Rewritten { module, devices, flags, before, steps, free, frontier })
 }
 
 /// Inlines every function, and moves shardings to the operations that they describe.
@@ -262,7 +293,8 @@ impl Search<'_> {
         let priced = priced.into_iter().collect::<Result<Vec<_>, _>>()?;
         let step = |candidate: &Candidate, estimated, is_kept| {
             let &Rewrite { lever, name, description, .. } = rewrite;
-            Step { lever, name, description, estimated, is_kept, reports: candidate.reports.clone() }
+            let (reports, flags) = (candidate.reports.clone(), Vec::new());
+            Step { lever, name, description, estimated, is_kept, reports, flags }
         };
         let mut next = found;
         for (from, attempt) in next.iter_mut().enumerate() {
@@ -279,6 +311,39 @@ impl Search<'_> {
             next.push(Attempt { module: candidate.module, estimated, steps });
         }
         Ok(next)
+    }
+
+    /// The programs that need fewer bytes if the compiler orders them for memory rather than to hide transfers between
+    /// devices, with the option that makes it do so.
+    fn in_the_order_of_memory(&self, found: &[Attempt]) -> Result<Vec<Attempt>, RewriteError> {
+        let Some(rules) = &self.compiler.latency_hiding else { return Ok(Vec::new()) };
+        let Some(usable) = self.machine.space(MemorySpaceId::MAIN).and_then(|space| space.usable()) else {
+            return Ok(Vec::new());
+        };
+        let mut compiler = self.compiler.clone();
+        compiler.latency_hiding = None;
+        let mut better = Vec::new();
+        for attempt in found {
+            let module = Module::clone(&attempt.module);
+            let estimated = spread::price_on(module, &compiler, self.machine, self.spread.as_ref())?;
+            if estimated.price.total >= attempt.estimated.price.total {
+                continue;
+            }
+            // The scheduler is to think that it has no more than the program needs in that order.
+            let percent = (100 * estimated.price.total.0 / usable.0.max(1)).max(1);
+            let step = Step {
+                lever: Lever::Flags,
+                name: "order of memory",
+                description: "the compiler orders the program for memory, not to hide transfers between devices",
+                estimated,
+                is_kept: true,
+                reports: Vec::new(),
+                flags: vec![(rules.option.clone(), percent.to_string())],
+            };
+            let steps = attempt.steps.iter().cloned().chain([step]).collect();
+            better.push(Attempt { module: attempt.module.clone(), estimated, steps });
+        }
+        Ok(better)
     }
 
     /// How many programs are held.

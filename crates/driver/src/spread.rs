@@ -6,6 +6,27 @@ use memplan_ir as ir;
 use memplan_ir::Module;
 use memplan_memory as memory;
 use memplan_memory::{ByteRange, Bytes, Compiler, Target};
+use memplan_passes as passes;
+use memplan_passes::{Context, OfOneDevice, PassError};
+
+/// What is known of one device's share in a program.
+pub(crate) enum Share {
+    /// Its program.
+    Partitioned(Box<OfOneDevice>),
+    /// How the whole is divided, for a program that is spread over several devices in ways that no program of one is
+    /// made of. Arguments are divided by their shardings, and all else as finely as the most finely sharded array.
+    Whole(Option<Spread>),
+}
+
+impl Share {
+    pub(crate) fn of(module: &Module, machine: &Target) -> Result<Share, PassError> {
+        let of_one = passes::partition(module, &Context { target: machine })?;
+        Ok(match of_one {
+            Some(of_one) => Share::Partitioned(Box::new(of_one)),
+            None => Share::Whole(Spread::new(module, machine)),
+        })
+    }
+}
 
 /// How a program is spread over devices.
 pub(crate) struct Spread {
@@ -41,6 +62,8 @@ pub struct Estimated {
     pub price: Price,
     /// The temporaries among the bytes.
     pub temp: Bytes,
+    /// Bytes in the host's memory, which are not among the others.
+    pub host: Bytes,
     /// Between which bytes the compiler's own figure falls for four programs of five; `None` where nobody measured.
     pub interval: Option<ByteRange>,
 }
@@ -57,16 +80,18 @@ impl Estimated {
     }
 }
 
-/// The estimate of a compiler for a module, on one of the devices that its shardings name: arguments are divided by
-/// their shardings, and all else as finely as the most finely sharded array. Time for communication is unknown.
+/// The estimate of a compiler for a module, on one of the devices that its shardings name, as [`Share::of`] finds it.
 ///
 /// # Errors
 /// See [`EstimateError`].
 pub fn price(module: &Module, compiler: &Compiler, target: &Target) -> Result<Price, EstimateError> {
     ir::verify(module).map_err(EstimateError::Invalid)?;
     let machine = compiler.on(target);
-    let spread = Spread::new(module, &machine);
-    price_on(module.clone(), compiler, &machine, spread.as_ref()).map(|estimated| estimated.price)
+    let (module, spread) = match Share::of(module, &machine)? {
+        Share::Whole(spread) => (module.clone(), spread),
+        Share::Partitioned(of_one) => (of_one.module, None),
+    };
+    price_on(module, compiler, &machine, spread.as_ref()).map(|estimated| estimated.price)
 }
 
 /// The same for a valid module, on a machine as the compiler sees it.
@@ -82,5 +107,6 @@ pub(crate) fn price_on(
     let all = Price { total: found.total(), seconds: found.run.seconds, operations };
     let price = spread.map_or(all, |spread| spread.of_one_device(all, found.totals.arguments));
     let temp = found.totals.temp.min(price.total);
-    Ok(Estimated { price, temp, interval: compiler.interval(kind, price.total, temp) })
+    let host = found.host();
+    Ok(Estimated { price, temp, host, interval: compiler.interval(kind, price.total, temp) })
 }

@@ -28,7 +28,7 @@ pub mod proto;
 mod tables;
 
 pub use error::{ParseError, ParseErrorKind, Related, render, render_message, render_with_help};
-use memplan_ir::Module;
+use memplan_ir::{Module, Sharding};
 pub use printer::{literal_text, print, shape_text, write};
 
 /// Reads a module from HLO text, or a single instruction, around which a module is made.
@@ -40,4 +40,12 @@ pub use printer::{literal_text, print, shape_text, write};
 /// The first thing that is wrong.
 pub fn parse(source: &str) -> Result<Module, ParseError> {
     parser::Parser::new(source).parse().map_err(|error| *error)
+}
+
+/// Reads a sharding as HLO text has it, with its braces: `{devices=[2,2]<=[4]}`.
+///
+/// # Errors
+/// The first thing that is wrong.
+pub fn parse_sharding(text: &str) -> Result<Sharding, ParseError> {
+    parser::sharding(text).map_err(|error| *error)
 }

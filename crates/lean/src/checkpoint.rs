@@ -12,13 +12,14 @@
 //!
 //! As in JAX, a barrier takes everything that a checkpointed function reads and saves, and the backward half reads the
 //! barrier's results. So compilers neither merge the recomputed operations with the originals nor run them early. If
-//! each layer is such a function, results of layers are the borders between them.
+//! each layer is such a function, results of layers are the borders between them. A weight in another type is made again
+//! in each function that reads it, behind the function's barrier: else all are made early, and kept.
 //! Only instructions of the entry computation are recomputed; results of loops and branches are saved.
 
 use std::collections::BTreeMap;
 
 use memplan_analysis::Phase;
-use memplan_ir::{Cursor, Insert, Instruction, InstructionId, Module, Names, Op, Operands, Role};
+use memplan_ir::{Cursor, Insert, Instruction, InstructionId, Module, Names, Op, Operands, Role, Users};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The values that a checkpoint saves.
@@ -33,6 +34,9 @@ pub struct Checkpoint<'a> {
     /// Whether every function but the last must have a gradient to wait for. Without one, a compiler may compute the function
     /// again right away, and keep what that makes.
     pub must_wait: bool,
+    /// Whether gradients that nothing of the backward half waits for, as those of weights, are complete before the next
+    /// function is computed again. A compiler may hold them back otherwise, and keep what they need.
+    pub gradients_first: bool,
 }
 
 /// The module with checkpoints in its forward half; `None` where the backward half needs nothing that is not saved. Close to
@@ -43,56 +47,51 @@ pub fn checkpoint(module: &Module, checkpoint: &Checkpoint<'_>) -> Option<Module
     if again.is_empty() {
         return None;
     }
-    let levels = levels(module, &again, is_border);
-    let saved = saved(module, &again, &levels, phase);
-    let arrives = arrivals(module, &again, &levels, phase);
+    let functions = Functions::new(module, again, phase, is_border);
+    let saved = functions.saved(module);
+    let arrives = functions.arrivals(module);
     if checkpoint.must_wait && arrives.len() + 1 < saved.len() {
         return None;
     }
+    let gradients =
+        if checkpoint.gradients_first { functions.gradients(module, &arrives) } else { FxHashMap::default() };
     let mut module = module.clone();
     let mut names = Names::new(&module);
     let entry = module.entry;
+    // Gradients behind the barriers that wait for them.
+    let mut complete: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
     // The replacements that the backward half reads, function by function.
     let mut instead: FxHashMap<(u32, InstructionId), InstructionId> = FxHashMap::default();
     let mut has_barrier: FxHashSet<u32> = FxHashSet::default();
-    let order = module.computations[entry].instructions.clone();
-    let place: FxHashMap<InstructionId, usize> =
-        order.into_iter().enumerate().map(|(i, id)| (id, i)).collect();
     module.edit_in_order(entry, |module, id| {
         let reads = module.instructions[id].operands.clone();
-        if phase(id) == Phase::Backward && !again.contains(&id) {
-            for &operand in reads.iter().filter(|operand| again.contains(operand)) {
-                let level = levels[&operand];
+        if phase(id) == Phase::Backward {
+            for &operand in &reads {
+                let Some(level) = functions.read_at(operand) else { continue };
                 if has_barrier.insert(level) {
-                    let arrives = arrives.get(&level).copied();
-                    add_barrier(module, (id, level), &saved[&level], arrives, &mut names, &mut instead);
+                    let gradients = gradients.get(&level).map_or(&[][..], Vec::as_slice);
+                    let mut all = saved[&level].clone();
+                    all.extend(gradients.iter().chain(arrives.get(&level)));
+                    let behind = add_barrier(module, id, &all, &mut names);
+                    for (before, behind) in all.into_iter().zip(behind) {
+                        if gradients.contains(&before) {
+                            complete.insert(before, behind);
+                        } else {
+                            instead.insert((level, before), behind);
+                        }
+                    }
                 }
-                let again = Again { again: &again, levels: &levels, place: &place };
-                compute_again(module, operand, &again, &mut names, &mut instead);
+                let needed = functions.needed(module, operand, |id| instead.contains_key(&(level, id)));
+                compute_again(module, level, needed, &mut names, &mut instead);
                 module.replace_operand(id, operand, instead[&(level, operand)]);
             }
         }
         module.list(id);
     });
+    wait(&mut module, &complete);
     module.put_operands_first(entry);
     module.compact();
     Some(module)
-}
-
-/// The number of borders before each recomputed instruction.
-fn levels(
-    module: &Module,
-    again: &FxHashSet<InstructionId>,
-    is_border: &dyn Fn(InstructionId) -> bool,
-) -> FxHashMap<InstructionId, u32> {
-    let mut all: FxHashMap<InstructionId, u32> = FxHashMap::default();
-    for &id in &module.entry_computation().instructions {
-        let before = module.instructions[id].operands.iter();
-        let level = before.map(|operand| all[operand] + u32::from(is_border(*operand))).max();
-        all.insert(id, level.unwrap_or(0));
-    }
-    all.retain(|id, _| again.contains(id));
-    all
 }
 
 /// The values that the backward half reads and that are not saved, and their operands.
@@ -122,73 +121,234 @@ fn again(
     again
 }
 
-/// The arrays that each function reads and finds, in the order of the program.
-fn saved(
-    module: &Module,
-    again: &FxHashSet<InstructionId>,
-    levels: &FxHashMap<InstructionId, u32>,
-    phase: &dyn Fn(InstructionId) -> Phase,
-) -> FxHashMap<u32, Vec<InstructionId>> {
-    let is_array = |id: InstructionId| module.shape(id).as_array().is_some_and(|array| array.rank() > 0);
-    let is_constant = |id: InstructionId| matches!(module.instructions[id].op, Op::Constant(_));
-    let is_found = |id: InstructionId| {
-        !again.contains(&id) && is_array(id) && !is_constant(id) && phase(id) == Phase::Forward
-    };
-    let mut seen: FxHashSet<(u32, InstructionId)> = FxHashSet::default();
-    let mut saved: FxHashMap<u32, Vec<InstructionId>> = FxHashMap::default();
-    for id in module.entry_computation().instructions.iter().filter(|id| again.contains(id)) {
-        let list = saved.entry(levels[id]).or_default();
-        let found = module.instructions[*id].operands.iter().copied();
-        list.extend(found.filter(|&operand| is_found(operand) && seen.insert((levels[id], operand))));
-    }
-    saved
+/// The recomputed instructions, divided into functions by the borders between them.
+struct Functions<'a> {
+    phase: &'a dyn Fn(InstructionId) -> Phase,
+    again: FxHashSet<InstructionId>,
+    /// The function that recomputes each instruction for readers in the backward half: the number of borders before it, or,
+    /// of what needs an argument alone, the last function that reads it. Functions recompute all that they read.
+    levels: FxHashMap<InstructionId, u32>,
+    /// The positions of all instructions in the program.
+    place: FxHashMap<InstructionId, usize>,
 }
 
-/// For each function the gradient with which its backward half begins: of those that its readers also read, the one that
-/// is computed first. All that the function computes again waits for it. Functions that would wait for themselves, or for
-/// each other, wait for none. Linear in the module for each function.
-fn arrivals(
-    module: &Module,
-    again: &FxHashSet<InstructionId>,
-    levels: &FxHashMap<InstructionId, u32>,
-    phase: &dyn Fn(InstructionId) -> Phase,
-) -> FxHashMap<u32, InstructionId> {
-    let entry = module.entry_computation();
-    let mut depth: FxHashMap<InstructionId, u32> = FxHashMap::default();
-    let mut readers: BTreeMap<u32, Vec<InstructionId>> = BTreeMap::new();
-    for &id in &entry.instructions {
-        let operands = &module.instructions[id].operands;
-        let deepest = operands.iter().filter_map(|operand| depth.get(operand)).max();
-        depth.insert(id, deepest.map_or(0, |depth| depth + 1));
-        if phase(id) == Phase::Backward {
-            let read = operands.iter().filter(|operand| again.contains(operand));
-            read.for_each(|operand| readers.entry(levels[operand]).or_default().push(id));
+impl<'a> Functions<'a> {
+    fn new(
+        module: &Module,
+        again: FxHashSet<InstructionId>,
+        phase: &'a dyn Fn(InstructionId) -> Phase,
+        is_border: &dyn Fn(InstructionId) -> bool,
+    ) -> Functions<'a> {
+        let order = &module.entry_computation().instructions;
+        let place = order.iter().enumerate().map(|(i, &id)| (id, i)).collect();
+        let of_arguments = of_arguments(module, &again);
+        let mut levels: FxHashMap<InstructionId, u32> = FxHashMap::default();
+        for &id in order {
+            let before = module.instructions[id].operands.iter();
+            let level = before.map(|operand| levels[operand] + u32::from(is_border(*operand))).max();
+            levels.insert(id, level.unwrap_or(0));
         }
+        for &id in order.iter().rev().filter(|&&id| phase(id) == Phase::Forward) {
+            let level = levels[&id];
+            for operand in module.instructions[id].operands.iter().filter(|id| of_arguments.contains(id)) {
+                levels.entry(*operand).and_modify(|of_operand| *of_operand = level.max(*of_operand));
+            }
+        }
+        levels.retain(|id, _| again.contains(id));
+        Functions { phase, again, levels, place }
     }
-    let is_gradient = |id: &InstructionId| {
-        let array = module.shape(*id).as_array();
-        phase(*id) == Phase::Backward && array.is_some_and(|array| array.rank() > 0)
-    };
-    let mut found: Vec<Arrival> = Vec::new();
-    // The last function is the first to be computed again.
-    for (&level, readers) in readers.iter().rev() {
-        let mut after: FxHashSet<InstructionId> = readers.iter().copied().collect();
+
+    /// The function that recomputes a value for an instruction of the backward half; `None` if the value is kept.
+    fn read_at(&self, id: InstructionId) -> Option<u32> {
+        self.levels.get(&id).copied()
+    }
+
+    /// A recomputed value and those before it that are not there yet, in the order of the program.
+    fn needed(
+        &self,
+        module: &Module,
+        value: InstructionId,
+        is_there: impl Fn(InstructionId) -> bool,
+    ) -> Vec<InstructionId> {
+        let (mut work, mut needed) = (vec![value], Vec::new());
+        let mut seen: FxHashSet<InstructionId> = FxHashSet::default();
+        while let Some(id) = work.pop() {
+            if self.again.contains(&id) && !is_there(id) && seen.insert(id) {
+                needed.push(id);
+                work.extend(module.instructions[id].operands.iter().copied());
+            }
+        }
+        needed.sort_unstable_by_key(|id| self.place[id]);
+        needed
+    }
+
+    /// The arrays that each function reads and finds, in the order of the program.
+    fn saved(&self, module: &Module) -> FxHashMap<u32, Vec<InstructionId>> {
+        let is_array = |id: InstructionId| module.shape(id).as_array().is_some_and(|array| array.rank() > 0);
+        let is_constant = |id: InstructionId| matches!(module.instructions[id].op, Op::Constant(_));
+        let is_found =
+            |id: InstructionId| is_array(id) && !is_constant(id) && (self.phase)(id) == Phase::Forward;
+        let mut seen: FxHashSet<(u32, InstructionId)> = FxHashSet::default();
+        let mut saved: FxHashMap<u32, Vec<InstructionId>> = FxHashMap::default();
+        for id in module.entry_computation().instructions.iter().filter(|id| self.again.contains(id)) {
+            let level = self.levels[id];
+            let list = saved.entry(level).or_default();
+            let mut open = vec![*id];
+            while let Some(next) = open.pop() {
+                for &operand in module.instructions[next].operands.iter().rev() {
+                    if !seen.insert((level, operand)) {
+                        continue;
+                    }
+                    if self.again.contains(&operand) {
+                        open.push(operand);
+                    } else if is_found(operand) {
+                        list.push(operand);
+                    }
+                }
+            }
+        }
+        saved
+    }
+
+    /// The instructions of the backward half that read what each function recomputes.
+    fn readers(&self, module: &Module) -> BTreeMap<u32, Vec<InstructionId>> {
+        let mut readers: BTreeMap<u32, Vec<InstructionId>> = BTreeMap::new();
+        for &id in &module.entry_computation().instructions {
+            if (self.phase)(id) == Phase::Backward {
+                let read = module.instructions[id].operands.iter();
+                let read = read.filter_map(|&operand| self.read_at(operand));
+                read.for_each(|level| readers.entry(level).or_default().push(id));
+            }
+        }
+        readers
+    }
+
+    /// For each function the gradients to be complete before it is computed again: reductions and products with what the
+    /// function after it recomputed, of which no other function waits for any.
+    fn gradients(
+        &self,
+        module: &Module,
+        arrives: &FxHashMap<u32, InstructionId>,
+    ) -> FxHashMap<u32, Vec<InstructionId>> {
+        let users = Users::new(module);
+        let instructions = &module.entry_computation().instructions;
+        let mut awaited: FxHashSet<InstructionId> = arrives.values().copied().collect();
+        for &id in instructions.iter().rev().filter(|id| (self.phase)(**id) == Phase::Backward) {
+            if awaited.contains(&id) {
+                awaited.extend(module.instructions[id].operands.iter().copied());
+            }
+        }
+        let mut found: FxHashMap<u32, Vec<InstructionId>> = FxHashMap::default();
+        let readers = self.readers(module);
+        for (&level, of_level) in &readers {
+            let Some(next) = (0..level).rev().find(|level| arrives.contains_key(level)) else { continue };
+            let after = after(module, &readers[&next]);
+            let mut gradients: Vec<InstructionId> = Vec::new();
+            for &reader in of_level {
+                let gradient = gradient_from(module, &users, reader, |id| {
+                    (self.phase)(id) == Phase::Backward && !awaited.contains(&id) && !after.contains(&id)
+                });
+                gradients.extend(gradient.filter(|id| !gradients.contains(id)));
+            }
+            let behind = after_any_but(module, &gradients);
+            gradients.retain(|id| !behind.contains(id));
+            found.insert(next, gradients);
+        }
+        found
+    }
+
+    /// For each function the gradient with which its backward half begins: of those that its readers also read, the one
+    /// that is computed first. All that the function computes again waits for it. Functions that would wait for
+    /// themselves, or for each other, wait for none. Linear in the module for each function.
+    fn arrivals(&self, module: &Module) -> FxHashMap<u32, InstructionId> {
+        let entry = module.entry_computation();
+        let mut depth: FxHashMap<InstructionId, u32> = FxHashMap::default();
         for &id in &entry.instructions {
-            if module.instructions[id].operands.iter().any(|operand| after.contains(operand)) {
-                after.insert(id);
+            let operands = &module.instructions[id].operands;
+            let deepest = operands.iter().filter_map(|operand| depth.get(operand)).max();
+            depth.insert(id, deepest.map_or(0, |depth| depth + 1));
+        }
+        let is_gradient = |id: &InstructionId| {
+            let array = module.shape(*id).as_array();
+            (self.phase)(*id) == Phase::Backward && array.is_some_and(|array| array.rank() > 0)
+        };
+        let mut found: Vec<Arrival> = Vec::new();
+        // The last function is the first to be computed again.
+        for (&level, readers) in self.readers(module).iter().rev() {
+            let after = after(module, readers);
+            let read = readers.iter().flat_map(|&id| &module.instructions[id].operands).copied();
+            let gradient =
+                read.filter(|id| is_gradient(id) && !after.contains(id)).min_by_key(|id| (depth[id], *id));
+            if let Some(gradient) = gradient {
+                found.push(Arrival { level, gradient, after });
+                if wait_for_each_other(&found) {
+                    found.pop();
+                }
             }
         }
-        let read = readers.iter().flat_map(|&id| &module.instructions[id].operands).copied();
-        let gradient =
-            read.filter(|id| is_gradient(id) && !after.contains(id)).min_by_key(|id| (depth[id], *id));
-        if let Some(gradient) = gradient {
-            found.push(Arrival { level, gradient, after });
-            if wait_for_each_other(&found) {
-                found.pop();
-            }
+        found.into_iter().map(|arrival| (arrival.level, arrival.gradient)).collect()
+    }
+}
+
+/// The instructions among these that are computed from one argument, and else from constants.
+fn of_arguments(module: &Module, again: &FxHashSet<InstructionId>) -> FxHashSet<InstructionId> {
+    let mut found: FxHashSet<InstructionId> = FxHashSet::default();
+    for &id in module.entry_computation().instructions.iter().filter(|id| again.contains(id)) {
+        let is_argument = |operand: &&InstructionId| {
+            found.contains(operand) || matches!(module.instructions[**operand].op, Op::Parameter { .. })
+        };
+        let is_constant =
+            |operand: &&InstructionId| matches!(module.instructions[**operand].op, Op::Constant(_));
+        let operands = &module.instructions[id].operands;
+        let (arguments, others): (Vec<_>, Vec<_>) = operands.iter().partition(is_argument);
+        if arguments.len() == 1 && others.iter().all(is_constant) {
+            found.insert(id);
         }
     }
-    found.into_iter().map(|arrival| (arrival.level, arrival.gradient)).collect()
+    found
+}
+
+/// Some instructions of the entry, and all that depends on them.
+fn after(module: &Module, first: &[InstructionId]) -> FxHashSet<InstructionId> {
+    let mut after: FxHashSet<InstructionId> = first.iter().copied().collect();
+    for &id in &module.entry_computation().instructions {
+        if module.instructions[id].operands.iter().any(|operand| after.contains(operand)) {
+            after.insert(id);
+        }
+    }
+    after
+}
+
+/// All that depends on some instructions of the entry, but not these unless they depend on each other.
+fn after_any_but(module: &Module, first: &[InstructionId]) -> FxHashSet<InstructionId> {
+    let read: Vec<InstructionId> = module
+        .entry_computation()
+        .instructions
+        .iter()
+        .copied()
+        .filter(|&id| module.instructions[id].operands.iter().any(|operand| first.contains(operand)))
+        .collect();
+    after(module, &read)
+}
+
+/// The product or reduction that an instruction is, or that its only reader makes of it, and so on: the gradient of a
+/// weight. `is_free` says whether an instruction may wait.
+fn gradient_from(
+    module: &Module,
+    users: &Users,
+    from: InstructionId,
+    is_free: impl Fn(InstructionId) -> bool,
+) -> Option<InstructionId> {
+    let mut id = from;
+    while is_free(id) {
+        let is_array = module.shape(id).as_array().is_some_and(|array| array.rank() > 0);
+        if matches!(module.instructions[id].op, Op::Dot(_) | Op::Convolution(_) | Op::Reduce { .. }) {
+            return is_array.then_some(id);
+        }
+        let &[user] = users.of(id) else { return None };
+        id = user;
+    }
+    None
 }
 
 /// The gradient that a function waits for.
@@ -214,51 +374,50 @@ fn wait_for_each_other(found: &[Arrival]) -> bool {
     seen.contains(&last)
 }
 
-/// Adds a barrier of a function's inputs, together with a value of its backward half.
+/// Adds a barrier of some values before an instruction, and the elements behind it.
 fn add_barrier(
     module: &mut Module,
-    (beside, level): (InstructionId, u32),
-    saved: &[InstructionId],
-    arrives: Option<InstructionId>,
+    beside: InstructionId,
+    values: &[InstructionId],
     names: &mut Names,
-    instead: &mut FxHashMap<(u32, InstructionId), InstructionId>,
-) {
-    let all: Vec<InstructionId> = saved.iter().copied().chain(arrives).collect();
+) -> Vec<InstructionId> {
     let mut at = Cursor::beside(module, names, beside);
-    let tuple = at.named("saved").tuple(all);
+    let tuple = at.named("saved").tuple(values.to_vec());
     let barrier = at.named("checkpoint").insert(Op::OptimizationBarrier, [tuple]);
-    for (index, &id) in (0..).zip(saved) {
+    let elements = (0..).zip(values).map(|(index, &id)| {
         let stem = at.module().instructions[id].name.clone();
-        let element = at.named(&stem).get_tuple_element(barrier, index);
-        instead.insert((level, id), element);
-    }
+        at.named(&stem).get_tuple_element(barrier, index)
+    });
+    elements.collect()
 }
 
-/// The recomputed instructions, their functions, and their positions in the program.
-struct Again<'a> {
-    again: &'a FxHashSet<InstructionId>,
-    levels: &'a FxHashMap<InstructionId, u32>,
-    place: &'a FxHashMap<InstructionId, usize>,
-}
-
-/// Adds copies of the instructions that compute a value from its function's inputs.
-fn compute_again(
-    module: &mut Module,
-    value: InstructionId,
-    Again { again, levels, place }: &Again<'_>,
-    names: &mut Names,
-    instead: &mut FxHashMap<(u32, InstructionId), InstructionId>,
-) {
-    let level = levels[&value];
-    let (mut work, mut needed) = (vec![value], Vec::new());
-    let mut seen: FxHashSet<InstructionId> = FxHashSet::default();
-    while let Some(id) = work.pop() {
-        if again.contains(&id) && !instead.contains_key(&(level, id)) && seen.insert(id) {
-            needed.push(id);
-            work.extend(module.instructions[id].operands.iter().copied());
+/// Lets all readers of some values but the barriers read them behind the barriers.
+fn wait(module: &mut Module, behind: &FxHashMap<InstructionId, InstructionId>) {
+    let before = |&element: &InstructionId| {
+        let barrier = module.instructions[element].operands[0];
+        module.instructions[barrier].operands[0]
+    };
+    let into_barriers: FxHashSet<InstructionId> = behind.values().map(before).collect();
+    for id in module.computations[module.entry].instructions.clone() {
+        if into_barriers.contains(&id) {
+            continue;
+        }
+        for operand in module.instructions[id].operands.clone() {
+            if let Some(&element) = behind.get(&operand) {
+                module.replace_operand(id, operand, element);
+            }
         }
     }
-    needed.sort_unstable_by_key(|id| place[id]);
+}
+
+/// Adds copies of instructions, which read the inputs of their function behind its barrier.
+fn compute_again(
+    module: &mut Module,
+    level: u32,
+    needed: Vec<InstructionId>,
+    names: &mut Names,
+    instead: &mut FxHashMap<(u32, InstructionId), InstructionId>,
+) {
     for id in needed {
         let Instruction { operands, parent, .. } = &module.instructions[id];
         let now = |operand: &InstructionId| instead.get(&(level, *operand)).copied().unwrap_or(*operand);

@@ -31,6 +31,8 @@ pub struct CheckpointLayers {
     pub borders: Borders,
     /// What is saved within a segment.
     pub saves: Saves,
+    /// Whether the gradients of a layer's weights are complete before the layer before it is computed again.
+    pub gradients_first: bool,
 }
 
 /// Where layers end.
@@ -59,8 +61,11 @@ pub enum Saves {
 }
 
 /// The pass with a checkpoint around each layer, and nothing saved in it.
-pub const CHECKPOINT_LAYERS: CheckpointLayers =
-    CheckpointLayers { borders: Borders::Alike { rank: 0, every: 1 }, saves: Saves::Nothing };
+pub const CHECKPOINT_LAYERS: CheckpointLayers = CheckpointLayers {
+    borders: Borders::Alike { rank: 0, every: 1 },
+    saves: Saves::Nothing,
+    gradients_first: true,
+};
 
 impl Default for CheckpointLayers {
     fn default() -> CheckpointLayers {
@@ -91,6 +96,7 @@ impl Pass for CheckpointLayers {
                 is_saved: &|id| self.saves.saves(&module.instructions[id].op),
                 is_border: &|id| borders.contains(&id),
                 must_wait: true,
+                gradients_first: self.gradients_first,
             },
         );
         let changed = found.is_some();

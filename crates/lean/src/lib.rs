@@ -8,7 +8,9 @@ mod layers;
 mod loop_residuals;
 mod loop_state;
 mod narrow;
+mod offload;
 mod parts;
+mod pin_layouts;
 mod remat;
 mod row_blocks;
 mod rows;
@@ -23,9 +25,12 @@ pub use layers::{Borders, CHECKPOINT_LAYERS, CheckpointLayers, Saves};
 pub use loop_residuals::{LOOP_RESIDUALS, LoopResiduals, ResidualPair, ResidualsReport};
 pub use loop_state::{
     FLAT_LOOP_STATE, KeepWithinLoops, LOOP_STATE_IN_PLACE, LoopStateInPlace, UNINITIALIZED_RESULTS,
+    UPDATES_WITHIN_LOOPS, UpdatesWithinLoops,
 };
 pub use narrow::{kept_for_backward, narrow_arguments, narrow_values};
+pub use offload::{OFFLOAD_ROWS, OffloadReport, OffloadRows};
 pub use parts::{PARTS, Parts, PartsReport};
+pub use pin_layouts::PIN_LAYOUTS;
 pub use remat::{
     LoweredPeak, Products, REMAT, REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS, Recomputed, Remat,
     RematReport, Tie,

@@ -41,6 +41,9 @@ pub struct Compiler {
     /// Whether loops read slices of their state beside other work, from the beginning of each step.
     #[serde(default)]
     pub slices_first: bool,
+    /// How it orders programs of several devices to hide their transfers; nothing where it does not.
+    #[serde(default)]
+    pub latency_hiding: Option<LatencyHiding>,
     /// Whether the memory of a result holds temps before the result is there.
     #[serde(default)]
     pub temps_in_results: bool,
@@ -79,6 +82,20 @@ impl CodeSize {
     pub fn of(&self, n_kernels: u64) -> Bytes {
         self.base.saturating_add(Bytes(self.per_kernel.0.saturating_mul(n_kernels)))
     }
+}
+
+/// How a scheduler hides the time of transfers between devices behind other work.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LatencyHiding {
+    /// Bytes that a transfer moves in a second, by its model.
+    pub bandwidth: f64,
+    /// How many products that lead to no transfer come between two transfers, beside those that hide one.
+    pub fill: usize,
+    /// It takes bytes for time while the program needs at most this share of the machine's memory.
+    pub memory_share: f64,
+    /// The option that sets that share, in percent.
+    pub option: String,
 }
 
 /// A way to order a program.

@@ -7,12 +7,13 @@ use memplan_xla::{
 use serde::de::DeserializeOwned;
 
 use crate::{
-    ALL, AnyPass, DOT_MERGER, FLOAT_NORMALIZATION, FOREIGN, GEMM_WORKSPACE, INSTRUCTION_FUSION,
-    LIBRARY_FUSION, Pass, SPLITK_REWRITER, find,
+    ALL, AnyPass, COLLECTIVE_COMBINER, CollectiveCombiner, DOT_MERGER, FLOAT_NORMALIZATION, FOREIGN,
+    GEMM_WORKSPACE, INSTRUCTION_FUSION, LIBRARY_FUSION, Pass, SPLITK_REWRITER, find,
 };
 
 /// The passes with options in such files, each with its parser.
 const WITH_OPTIONS: &[(&dyn Pass, Read)] = &[
+    (&COLLECTIVE_COMBINER, read::<CollectiveCombiner>),
     (&DOT_MERGER, read::<DotMerger>),
     (&FLOAT_NORMALIZATION, read::<FloatNormalization>),
     (&GEMM_WORKSPACE, read::<GemmWorkspace>),

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use memplan::{hlo, pack};
+use memplan::{hlo, pack, stablehlo};
 use memplan_properties::{files, programs};
 use memplan_testkit::Random;
 
@@ -16,6 +16,8 @@ type Property = (&'static str, fn(&[u8]));
 const PROPERTIES: &[Property] = &[
     ("parse_text", hlo::fuzzing::check_text),
     ("parse_proto", hlo::fuzzing::check_proto),
+    ("stablehlo_text", stablehlo::fuzzing::check_text),
+    ("stablehlo_bytecode", stablehlo::fuzzing::check_bytecode),
     ("pack", |bytes| _ = pack::fuzz::check(bytes)),
     ("target_file", files::target),
     ("npz", files::npz),

@@ -3,6 +3,7 @@
 //!
 //! It depends only on the IR, so that every crate above can use it without a cycle.
 
+mod canonical;
 mod compare;
 mod corpus;
 mod features;
@@ -13,6 +14,7 @@ mod inputs;
 mod random;
 mod training;
 
+pub use canonical::canonical;
 pub use compare::{assert_close, difference, first_difference};
 pub use corpus::{CorpusProgram, FORMS, NumericsCase, corpus, numerics, shared};
 pub use features::{Features, features};

@@ -16,6 +16,8 @@ pub struct MemorySpaceId(pub u32);
 impl MemorySpaceId {
     /// The device's main memory.
     pub const MAIN: MemorySpaceId = MemorySpaceId(0);
+    /// The memory of the host beside a device, by the number that XLA gives it.
+    pub const HOST: MemorySpaceId = MemorySpaceId(5);
 }
 
 impl fmt::Display for MemorySpaceId {

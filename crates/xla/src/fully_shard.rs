@@ -47,7 +47,7 @@ pub fn fully_shard(module: &Module, parameters: &[usize], devices: i64) -> Fully
 }
 
 /// Sets the program's interface to its current parameters and root.
-pub(crate) fn fit_interface(module: &mut Module) {
+fn fit_interface(module: &mut Module) {
     let root = module.entry_computation().root;
     if module.instructions[root].op == Op::Tuple {
         module.reshape_tuple(root);
@@ -58,11 +58,11 @@ pub(crate) fn fit_interface(module: &mut Module) {
 }
 
 /// Which values of a program are cut, while it becomes that of one device.
-pub(crate) struct Sharding {
-    pub(crate) names: Names,
-    pub(crate) devices: i64,
+struct Sharding {
+    names: Names,
+    devices: i64,
     /// The dimension along which a value is cut.
-    pub(crate) cut: FxHashMap<InstructionId, usize>,
+    cut: FxHashMap<InstructionId, usize>,
     /// The whole of a value that is cut.
     whole: FxHashMap<InstructionId, InstructionId>,
     /// The part of a value that is whole.
@@ -72,7 +72,7 @@ pub(crate) struct Sharding {
 }
 
 impl Sharding {
-    pub(crate) fn new(module: &Module, devices: i64) -> Sharding {
+    fn new(module: &Module, devices: i64) -> Sharding {
         Sharding {
             names: Names::new(module),
             devices,
@@ -96,7 +96,7 @@ impl Sharding {
     }
 
     /// Leaves one device a part of a value.
-    pub(crate) fn cut(&mut self, module: &mut Module, id: InstructionId, dimension: usize) {
+    fn cut(&mut self, module: &mut Module, id: InstructionId, dimension: usize) {
         let mut shape = module.shape(id).clone();
         if let Some(array) = shape.as_array_mut() {
             array.dimensions[dimension] /= self.devices;
@@ -131,14 +131,14 @@ impl Sharding {
         module.list(id);
     }
 
-    pub(crate) fn is_by_elements(module: &Module, id: InstructionId) -> bool {
+    fn is_by_elements(module: &Module, id: InstructionId) -> bool {
         let op = &module.instructions[id].op;
         let is_elementwise = op.traits().access == Access::Elementwise && op.traits().role == Role::Computes;
         is_elementwise && module.shape(id).as_array().is_some()
     }
 
     /// Lets an instruction read a part of an operand, cut along a dimension.
-    pub(crate) fn read_part(
+    fn read_part(
         &mut self,
         module: &mut Module,
         id: InstructionId,
@@ -160,7 +160,7 @@ impl Sharding {
     }
 
     /// One group of all devices.
-    pub(crate) fn all_devices(&self) -> ReplicaGroups {
+    fn all_devices(&self) -> ReplicaGroups {
         ReplicaGroups::List(vec![(0..self.devices).collect()])
     }
 
@@ -195,7 +195,7 @@ impl Sharding {
     }
 
     /// The whole of a part, from all devices.
-    pub(crate) fn gather(
+    fn gather(
         &mut self,
         module: &mut Module,
         beside: InstructionId,

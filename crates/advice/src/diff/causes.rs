@@ -13,6 +13,7 @@ use super::{Figure, ValueChange, difference};
 
 /// A reason for several changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Cause {
     /// The kind of reason.
     pub kind: CauseKind,
@@ -25,6 +26,7 @@ pub struct Cause {
 
 /// Kinds of reasons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum CauseKind {
     /// A dimension of the inputs, or of the model, has another size.

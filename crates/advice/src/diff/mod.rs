@@ -24,6 +24,7 @@ pub(crate) use partners::partners_by;
 
 /// The difference of two plans.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Diff {
     /// The plan that is compared with.
     pub before: Side,
@@ -39,6 +40,7 @@ pub struct Diff {
 
 /// The difference in one memory.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MemoryDiff {
     /// Its number.
     pub space: MemorySpaceId,
@@ -58,6 +60,7 @@ pub struct MemoryDiff {
 
 /// One of the two plans.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Side {
     /// The module.
     pub module: String,
@@ -83,6 +86,7 @@ pub struct Figure {
 
 /// How the two sides of a change were found to be the same thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Matched {
     /// Operation and class are the same; mostly the source line, too.
@@ -95,6 +99,7 @@ pub enum Matched {
 
 /// Values of one kind that hold another number of bytes than before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ValueChange {
     /// Where they come from, after the change where they are there.
     pub operation: String,
@@ -115,6 +120,7 @@ pub struct ValueChange {
 
 /// What values of one kind hold at the peak.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Held {
     /// Bytes of all.
     pub bytes: Bytes,

@@ -33,6 +33,7 @@ pub struct PlannedModule<'a> {
 
 /// Where the peak was, and where it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Moved {
     /// The place of the peak before.
     pub from: Place,
@@ -42,6 +43,7 @@ pub struct Moved {
 
 /// A place of both programs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Place {
     /// The operation that runs there, in the program that has its peak there.
     pub operation: String,

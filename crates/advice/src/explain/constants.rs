@@ -9,6 +9,7 @@ use super::Subject;
 
 /// A constant that takes memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ConstantNote {
     /// The instruction.
     pub name: String,

@@ -17,6 +17,7 @@ use super::Subject;
 
 /// A copy, and why it is there.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CopyNote {
     /// The copy.
     pub instruction: String,
@@ -40,6 +41,7 @@ pub struct CopyNote {
 
 /// Why a copy is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, IntoStaticStr)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
 pub enum CopyCause {

@@ -13,6 +13,7 @@ use super::Subject;
 
 /// An array that the caller passes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ArgumentNote {
     /// Number of the parameter.
     pub number: u32,
@@ -34,6 +35,7 @@ pub struct ArgumentNote {
 
 /// Whether an argument is donated, and whether that helps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Donation {
     /// It is donated, and a result lives in its memory.
@@ -48,6 +50,7 @@ pub enum Donation {
 
 /// Bytes of arguments by donation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DonationTotals {
     /// Donated and used.
     pub used: Bytes,

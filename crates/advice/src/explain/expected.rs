@@ -20,6 +20,7 @@ pub struct Expected {
 
 /// The estimate, as a report shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ExpectedTotal {
     /// The compiler's name.
     pub compiler: String,

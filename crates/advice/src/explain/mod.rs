@@ -44,6 +44,7 @@ pub struct Subject<'a> {
 
 /// Everything about the whole program.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Overview {
     /// Name of the module.
     pub module: String,

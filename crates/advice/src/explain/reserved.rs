@@ -10,6 +10,7 @@ use super::Subject;
 
 /// Bytes that an instruction reserves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Reserved {
     /// The instruction.
     pub instruction: String,
@@ -25,6 +26,7 @@ pub struct Reserved {
 
 /// The purpose of reserved bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, IntoStaticStr)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
 pub enum ReservedFor {

@@ -12,6 +12,7 @@ use crate::shape_at;
 
 /// The explanation of one value.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ValueNote {
     /// The instruction that makes it, and the index into its result.
     pub name: String,
@@ -51,6 +52,7 @@ pub struct ValueNote {
 
 /// A value in the same bytes as another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SharedBytes {
     /// The other value.
     pub name: String,

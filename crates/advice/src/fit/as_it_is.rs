@@ -14,6 +14,7 @@ use crate::holders::{Holder, Peak};
 
 /// Arrays of one shape that layouts pad at the peak.
 #[derive(Clone, Debug, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Padded {
     /// The shape, with its layout.
     pub shape: String,
@@ -33,6 +34,7 @@ pub struct Padded {
 
 /// Another shape or layout for padded arrays.
 #[derive(Clone, Debug, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PaddingRemedy {
     /// The kind of remedy.
     pub kind: RemedyKind,
@@ -46,6 +48,7 @@ pub struct PaddingRemedy {
 
 /// An argument that every device holds in full, although others are sharded.
 #[derive(Clone, Debug, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Replicated {
     /// Its name.
     pub argument: String,

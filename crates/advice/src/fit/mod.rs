@@ -46,6 +46,7 @@ pub struct FitOptions {
 
 /// A program's memory, and the changes that would make it fit.
 #[derive(Clone, Debug, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Fit {
     /// Bytes that one device may use.
     pub limit: Bytes,
@@ -73,6 +74,7 @@ pub struct Fit {
 
 /// A change to the program, and its price.
 #[derive(Clone, Debug, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Suggestion {
     /// The kind of change.
     pub lever: Lever,
@@ -102,6 +104,7 @@ pub enum Code {
 
 /// A set of changes.
 #[derive(Clone, Debug, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Best {
     /// The changes in the order of application; each is priced with those before it.
     pub changes: Vec<Suggestion>,
@@ -118,6 +121,7 @@ pub struct Best {
 
 /// The dimension that counts examples.
 #[derive(Clone, Debug, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BatchFound {
     /// The parameter of the entry that has it.
     pub parameter: usize,

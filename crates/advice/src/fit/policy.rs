@@ -129,6 +129,7 @@ impl Policy {
                     && self.border.as_ref().is_some_and(|border| is_of(id, std::slice::from_ref(border)))
             },
             must_wait: false,
+            gradients_first: false,
         };
         let checkpointed = passes::checkpoint(module, &checkpoint);
         let module = checkpointed.ok_or("the policy saves everything that the backward half needs")?;

@@ -11,6 +11,9 @@
 //! ```
 //!
 //! The body of a loop is timed once, alone; transfers started before the loop use the time that it leaves.
+//!
+//! Transfers between a device and its host overlap with all else in their computation, since compilers start them early
+//! and wait for them late. So a computation, with the loops in it, takes at least as long as the link carries its bytes.
 
 use std::collections::VecDeque;
 
@@ -137,6 +140,8 @@ struct Run {
     waiting: f64,
     /// Seconds that main memory is busy.
     busy: f64,
+    /// Seconds that the link to the host is busy.
+    link: f64,
     /// Operations.
     matrix: f64,
     vector: f64,
@@ -172,6 +177,7 @@ impl Run {
         self.overhead += times * other.overhead;
         self.waiting += times * other.waiting;
         self.busy += times * other.busy;
+        self.link += times * other.link;
         self.matrix += times * other.matrix;
         self.vector += times * other.vector;
     }
@@ -201,9 +207,11 @@ impl Follow<'_> {
             match &instruction.op {
                 Op::CopyStart { cross_program_prefetch_index } => {
                     let transfer = self.copy(id);
+                    run.link += transfer.link;
                     run.bytes += transfer.bytes;
                     run.transferred += transfer.bytes;
                     match cross_program_prefetch_index {
+                        None if transfer.link > 0.0 => {}
                         None => flying.push_back(Flying { start: id, left: transfer.seconds }),
                         // The previous run left it here already.
                         Some(_) => run.resident += transfer.bytes,
@@ -227,6 +235,9 @@ impl Follow<'_> {
                 _ => self.proceed(&mut run, &mut flying, &self.kernel(id)),
             }
         }
+        let waiting = (run.link - run.seconds).max(0.0);
+        run.seconds += waiting;
+        run.waiting += waiting;
         run
     }
 
@@ -245,12 +256,17 @@ impl Follow<'_> {
     fn kernel(&self, id: InstructionId) -> Run {
         let work = self.costs.work(id);
         let mut run = Run { matrix: work.matrix_operations(), vector: work.vector, ..Run::default() };
+        let is_broadcast = matches!(self.module.instructions[id].op, Op::Broadcast { .. });
         let (mut memory, mut latency) = (0.0, 0.0f64);
         for access in &work.accesses {
             let at = access.operand.map_or(id, |k| self.module.instructions[id].operands[k as usize]);
             let (space, bytes) = (self.space(at, &access.index), access.bytes.0 as f64);
             let seconds = self.machine.memory_seconds(space, bytes);
             memory += seconds;
+            // Compilers leave an array of one value on the host without contents, for a loop to write its rows.
+            if space == MemorySpaceId::HOST && !is_broadcast {
+                run.link += self.machine.transfer_seconds(space, MemorySpaceId::MAIN, bytes);
+            }
             // All memories are waited for at a time.
             latency = latency.max(self.machine.latency(space));
             if space == MemorySpaceId::MAIN {
@@ -284,10 +300,12 @@ impl Follow<'_> {
         };
         let [(to, bytes), (from, _)] = [end(0), end(1)];
         let ends = [from, to].iter().filter(|&&space| space == MemorySpaceId::MAIN).count();
-        Run {
-            bytes: bytes * ends as f64,
-            seconds: self.machine.transfer_seconds(from, to, bytes) * ends.max(1) as f64,
-            ..Run::default()
+        let seconds = self.machine.transfer_seconds(from, to, bytes);
+        match from == MemorySpaceId::HOST || to == MemorySpaceId::HOST {
+            true => Run { bytes: bytes * ends as f64, link: seconds, ..Run::default() },
+            false => {
+                Run { bytes: bytes * ends as f64, seconds: seconds * ends.max(1) as f64, ..Run::default() }
+            }
         }
     }
 

@@ -8,12 +8,12 @@ use memplan::plan::{PlanOptions, Planned};
 use memplan::{CompileOptions, compile, estimate};
 
 use crate::failure::Failure;
-use crate::input::{Form, find, parse_module, read};
+use crate::input::{Form, find, parse_module};
 use crate::plan::plan_module;
 
 /// What to do with modules before comparing them.
 #[derive(Clone, Debug, Default)]
-pub(super) enum Preparation {
+pub(crate) enum Preparation {
     /// Plan them as they are.
     #[default]
     Planned,
@@ -24,11 +24,11 @@ pub(super) enum Preparation {
 }
 
 /// How to make plans of modules.
-pub(super) struct Setting {
-    pub(super) way: Preparation,
-    pub(super) target: Target,
+pub(crate) struct Setting {
+    pub(crate) way: Preparation,
+    pub(crate) target: Target,
     /// Whether to keep modules beside their plans, for pages.
-    pub(super) keeps_modules: bool,
+    pub(crate) keeps_modules: bool,
 }
 
 /// A plan, and its module, if that is known.
@@ -38,20 +38,20 @@ struct Side {
 }
 
 /// A module with its plan on each side, if they are kept.
-pub(super) type Modules = Option<[(Module, Planned); 2]>;
+pub(crate) type Modules = Option<[(Module, Planned); 2]>;
 
 /// The differences of programs, the largest first.
-pub(super) struct Compared {
-    pub(super) programs: Vec<Diff>,
+pub(crate) struct Compared {
+    pub(crate) programs: Vec<Diff>,
     /// The modules of the first.
-    pub(super) modules: Modules,
+    pub(crate) modules: Modules,
     /// Programs that are on one side only.
-    pub(super) only_before: Vec<String>,
-    pub(super) only_after: Vec<String>,
+    pub(crate) only_before: Vec<String>,
+    pub(crate) only_after: Vec<String>,
 }
 
 /// Compares what two paths name.
-pub(super) fn compare(before: &str, after: &str, setting: &Setting) -> Result<Compared, Failure> {
+pub(crate) fn compare(before: &str, after: &str, setting: &Setting) -> Result<Compared, Failure> {
     let (mut before, mut after) = (setting.plans(before)?, setting.plans(after)?);
     let compare_two = |before, after| compare_two(before, after, setting.keeps_modules);
     let mut programs = Vec::new();
@@ -96,7 +96,7 @@ impl Setting {
         };
         let found = find(path, form)?;
         if let [file] = &found[..] {
-            let bytes = read(&file.file)?;
+            let bytes = file.bytes()?;
             if bytes.trim_ascii_start().starts_with(b"{") {
                 let file = serde_json::from_slice::<PlanFile>(&bytes).map_err(|error| {
                     let at = format!("{path}:{}:{}", error.line(), error.column());
@@ -117,7 +117,7 @@ impl Setting {
     }
 
     /// The module after this step, with a plan.
-    fn program(&self, mut module: Module) -> Result<(Module, Planned), Failure> {
+    pub(crate) fn program(&self, mut module: Module) -> Result<(Module, Planned), Failure> {
         match &self.way {
             Preparation::Planned => {
                 let (planned, _) = plan_module(&mut module, &self.target, true, &PlanOptions::default())?;

@@ -64,7 +64,7 @@ fn heading(memory: &MemoryDiff) -> &'static str {
 }
 
 /// A comment: totals and causes, and the changes behind a fold.
-pub(super) fn markdown(compared: &Compared, grown: &[&Diff]) -> String {
+pub(crate) fn markdown(compared: &Compared, grown: &[&Diff]) -> String {
     let diff = &compared.programs[0];
     let mut text = format!("### {}\n\n", title(diff));
     if !grown.is_empty() {

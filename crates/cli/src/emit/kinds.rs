@@ -115,7 +115,8 @@ pub(super) const KINDS: &[Kind] = &[
     },
     Kind {
         name: "tflite-micro",
-        description: "offsets for TFLite Micro: the contents of the metadata `OfflineMemoryAllocation`",
+        description: "offsets for TFLite Micro: the contents of the metadata `OfflineMemoryAllocation`; of a TFLite model, the \
+                      model with them in it",
         runs_on: small_runtime,
         contents: |request| {
             let words = offline_memory_allocation(request.program.layout());
@@ -165,7 +166,7 @@ fn has_tiles(target: &Target) -> Result<(), &'static str> {
 }
 
 /// The program, and beside it the original, if there is one.
-fn html(program: &PlannedModule<'_>) -> String {
+pub(super) fn html(program: &PlannedModule<'_>) -> String {
     let shown = |name, module, planned| Shown { name, module, target: program.target, planned };
     let after = (shown("plan", program.module, program.planned), program.view());
     let before = program.before.as_ref().map(|before| {

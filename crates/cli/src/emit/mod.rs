@@ -22,6 +22,11 @@ use crate::output::{distinct, write_folder, write_result, write_together};
 use kinds::{KINDS, Kind, c_name};
 use request::{Contents, Request};
 
+/// The page of a program, as `--emit html` writes it.
+pub(crate) fn html(program: &PlannedModule<'_>) -> String {
+    kinds::html(program)
+}
+
 #[derive(Args)]
 pub(crate) struct EmitArgs {
     #[arg(long, value_name = "KIND=FILE", help = help())]
@@ -114,6 +119,25 @@ impl EmitArgs {
             Contents::Folder(files) => write_folder(path, &files),
             Contents::Together(files) => write_together(&files),
         })
+    }
+
+    /// The file of a kind, for inputs of which no other form can be made.
+    pub(crate) fn only(&self, name: &str) -> Result<Option<&str>, Failure> {
+        let mut path = None;
+        for emit in &self.emit {
+            if emit.kind.name != name {
+                let other = emit.kind.name;
+                return Err(Failure::Usage(format!(
+                    "error: a model has no form `{other}`; `--emit {name}=FILE` writes it with its plan"
+                )));
+            }
+            path = Some(emit.path.as_str());
+        }
+        refuse(
+            &given([("--around", self.around.is_some())]),
+            "it configures the graph of `--emit dot=FILE`",
+        )?;
+        Ok(path)
     }
 
     /// Whether to show the program beside the original.

@@ -14,11 +14,6 @@ struct Form {
 /// Binary formats come before texts.
 const FORMS: &[Form] = &[
     Form {
-        is: |bytes| bytes.starts_with(b"ML\xefR"),
-        name: "StableHLO, or another dialect of MLIR, as bytecode",
-        help: JAX_RECIPE,
-    },
-    Form {
         is: |bytes| bytes.starts_with(b"\x28\xb5\x2f\xfd"),
         name: "compressed with zstd",
         help: "`zstd -d FILE` unpacks it; `.gz` is read as it is",
@@ -44,9 +39,9 @@ const FORMS: &[Form] = &[
         help: "unpack it; of compressed files `.gz` is read as it is",
     },
     Form {
-        is: |bytes| bytes.get(4..8) == Some(b"TFL3"),
+        is: memplan::tflite::is_model,
         name: "a TFLite model",
-        help: "memplan plans the program that it was converted from; `--emit tflite-micro` writes offsets for it",
+        help: "`memplan plan MODEL.tflite --emit tflite-micro=PLANNED.tflite` plans it; other verbs need HLO",
     },
     Form {
         is: |bytes| {
@@ -66,7 +61,6 @@ const FORMS: &[Form] = &[
         name: "text in UTF-16",
         help: "save it as UTF-8; `>` in Windows PowerShell writes UTF-16, `| Set-Content -Encoding utf8` does not",
     },
-    Form { is: is_mlir, name: "StableHLO, or another dialect of MLIR", help: JAX_RECIPE },
     Form { is: |bytes| text_of(bytes).starts_with("{ lambda"), name: "a jaxpr", help: JAX_RECIPE },
     Form {
         is: |bytes| text_of(bytes).starts_with("BufferAssignment:"),
@@ -98,7 +92,7 @@ pub(super) fn name(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
 }
 
 /// Whether a text is meant as HLO, even if it mentions other formats.
-fn begins_as_hlo(bytes: &[u8]) -> bool {
+pub(super) fn begins_as_hlo(bytes: &[u8]) -> bool {
     let lines = text_of(bytes).lines().map(str::trim);
     lines
         .filter(|line| !line.is_empty() && !line.starts_with("//"))
@@ -120,7 +114,10 @@ fn text_of(bytes: &[u8]) -> &str {
 }
 
 /// Text of MLIR begins with a module, a function, or aliases of attributes and locations.
-fn is_mlir(bytes: &[u8]) -> bool {
+pub(super) fn is_mlir(bytes: &[u8]) -> bool {
+    if begins_as_hlo(bytes) {
+        return false;
+    }
     let text = text_of(bytes);
     let first = text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with("//"));
     let begins = |first: &str| {

@@ -5,6 +5,8 @@ mod dump;
 mod foreign;
 mod gzip;
 mod module;
+mod out_of_memory;
+mod profile;
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -30,12 +32,14 @@ pub(crate) struct ProgramFiles {
     /// The file to read.
     pub(crate) file: String,
     assignment: Option<PathBuf>,
+    /// The program itself, where it is a part of a file.
+    contents: Option<Vec<u8>>,
 }
 
 impl ProgramFiles {
     /// Reads and verifies the module.
     pub(crate) fn module(&self) -> Result<Module, Failure> {
-        parse_module(read(&self.file)?, if self.file == "-" { "<stdin>" } else { &self.file })
+        parse_module(self.bytes()?, if self.file == "-" { "<stdin>" } else { &self.file })
     }
 
     /// Whether its files have the name of a module.
@@ -49,7 +53,7 @@ impl ProgramFiles {
             Some(text) => assigned::parse(&read_text(text.to_str()?).ok()?, Some(module)),
             // Standard input is read once.
             None if self.file == "-" => None,
-            None => hlo::proto::read_assignment(&read(&self.file).ok()?, module).ok()?,
+            None => hlo::proto::read_assignment(&self.bytes().ok()?, module).ok()?,
         }
     }
 
@@ -61,7 +65,15 @@ impl ProgramFiles {
             }
             // Standard input is read once.
             None if self.file == "-" => None,
-            None => assigned::sum(&hlo::proto::read_allocations(&read(&self.file).ok()?).ok()??),
+            None => assigned::sum(&hlo::proto::read_allocations(&self.bytes().ok()?).ok()??),
+        }
+    }
+
+    /// The bytes of the program: its file, or a part of one.
+    pub(crate) fn bytes(&self) -> Result<Vec<u8>, Failure> {
+        match &self.contents {
+            Some(contents) => Ok(contents.clone()),
+            None => read(&self.file),
         }
     }
 }
@@ -80,6 +92,21 @@ pub(crate) fn read_module(path: &str, form: Form) -> Result<Module, Failure> {
 /// Notes which file of a folder was read, and how to choose another.
 pub(crate) fn note_choice(path: &str, found: &[ProgramFiles], chosen: usize) {
     let file = &found[chosen].file;
+    if found[chosen].contents.is_some() {
+        let name = &found[chosen].name;
+        if found.len() > 1 {
+            let plain = name.split('(').next().unwrap_or_default();
+            let other = found.iter().find(|other| !other.is_called(plain) && !other.name.starts_with(plain));
+            let other = other.map_or(name, |other| &other.name);
+            say(&format!(
+                "note: this is {name}, which needs most of {} programs; `{file}/{other}` names another",
+                found.len()
+            ));
+        } else {
+            say(&format!("note: this is {name}"));
+        }
+        return;
+    }
     let Some(other) = found.iter().enumerate().find(|&(i, _)| i != chosen).map(|(_, other)| other) else {
         if file != path {
             say(&format!("note: this is {file}"));
@@ -100,8 +127,18 @@ pub(crate) fn note_choice(path: &str, found: &[ProgramFiles], chosen: usize) {
 pub(crate) fn find(path: &str, form: Form) -> Result<Vec<ProgramFiles>, Failure> {
     let given = Path::new(path);
     if path == "-" || given.is_file() {
+        if let Some(programs) = of_profile(path, None)? {
+            return Ok(programs);
+        }
         let assignment = dump::assignment_beside(given);
-        return Ok(vec![ProgramFiles { name: path.to_string(), file: path.to_string(), assignment }]);
+        let (name, file) = (path.to_string(), path.to_string());
+        return Ok(vec![ProgramFiles { name, file, assignment, contents: None }]);
+    }
+    if let (Some(file), Some(name)) = (given.parent().and_then(Path::to_str), given.file_name())
+        && Path::new(file).is_file()
+        && let Some(programs) = of_profile(file, name.to_str())?
+    {
+        return Ok(programs);
     }
     let within = |folder: &Path, name: Option<&str>| {
         let programs = dump::programs(folder)
@@ -142,9 +179,50 @@ pub(crate) fn find(path: &str, form: Form) -> Result<Vec<ProgramFiles>, Failure>
                 name: path.to_string(),
                 file: path.to_string(),
                 assignment: None,
+                contents: None,
             }]);
         }
     }))
+}
+
+/// The programs of a profile, or those with a name (`jit_step`, or with its number, `jit_step(7)`); `None` where the file is
+/// no profile.
+fn of_profile(path: &str, name: Option<&str>) -> Result<Option<Vec<ProgramFiles>>, Failure> {
+    if path == "-" || !profile::is_profile(&beginning(path)) {
+        return Ok(None);
+    }
+    let none = || Failure::Input(format!("error: the profile `{path}` has no programs"));
+    let all = profile::programs(&read(path)?).ok_or_else(none)?;
+    let wanted = |found: &str| name.is_none_or(|name| found == name || found.split('(').next() == Some(name));
+    let programs = all.into_iter().filter(|(found, _)| wanted(found)).map(|(name, contents)| ProgramFiles {
+        name,
+        file: path.to_string(),
+        assignment: None,
+        contents: Some(contents),
+    });
+    let programs: Vec<ProgramFiles> = programs.collect();
+    match programs.is_empty() {
+        true => Err(Failure::Input(format!(
+            "error: the profile `{path}` has no program `{}`",
+            name.unwrap_or_default()
+        ))),
+        false => Ok(Some(programs)),
+    }
+}
+
+/// Whether a file is a TFLite model.
+pub(crate) fn is_tflite(path: &str) -> bool {
+    path != "-" && memplan::tflite::is_model(&beginning(path))
+}
+
+/// The first bytes of a file; none where it cannot be read.
+fn beginning(path: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Ok(file) = std::fs::File::open(path) {
+        // What cannot be read is no profile, and is reported when it is read as a module.
+        let _ = file.take(1 << 12).read_to_end(&mut bytes);
+    }
+    bytes
 }
 
 /// The names of a few programs.
@@ -159,7 +237,7 @@ fn names(programs: &[ProgramFiles]) -> String {
 
 fn found(name: String, files: &dump::Files, form: Form) -> Option<ProgramFiles> {
     let file = files.module(form)?.to_string_lossy().into_owned();
-    Some(ProgramFiles { name, file, assignment: files.assignment.clone() })
+    Some(ProgramFiles { name, file, assignment: files.assignment.clone(), contents: None })
 }
 
 /// The target with this name, or from this file.

@@ -1,20 +1,32 @@
-//! From bytes to a verified module: HLO text or protobuf, detected by content.
+//! From bytes to a verified module: HLO text or protobuf, StableHLO as text or bytecode, detected by content.
 
 use std::ops::Range;
 
 use memplan::hlo;
 use memplan::ir::{self, Module};
+use memplan::stablehlo;
 
-use super::foreign;
+use super::{foreign, out_of_memory};
 use crate::failure::Failure;
 use crate::output::say;
 
-/// Parses and verifies a module: HLO text or protobuf, detected by content. Errors point into `name`.
+/// Parses and verifies a module: HLO text or protobuf, StableHLO text or bytecode, or an artifact of `jax.export`,
+/// detected by content. Errors point into `name`.
 ///
 /// # Errors
 /// [`Failure::Input`], with line, column and a caret if the input is text.
 pub fn parse_module(bytes: Vec<u8>, name: &str) -> Result<Module, Failure> {
+    if stablehlo::is_binary(&bytes) {
+        let module =
+            stablehlo::read(&bytes).map_err(|error| Failure::Input(format!("error: `{name}`: {error}")))?;
+        return verified(module, name, "");
+    }
     let (module, text) = match String::from_utf8(bytes) {
+        Ok(text) if foreign::is_mlir(text.as_bytes()) => {
+            let module =
+                stablehlo::parse(&text).map_err(|error| Failure::Input(render_mlir(&error, name, &text)))?;
+            return verified(module, name, "");
+        }
         Ok(text) if !looks_binary(&text) => {
             let module = hlo::parse(&text).map_err(|error| {
                 not_hlo(text.as_bytes(), name)
@@ -25,8 +37,20 @@ pub fn parse_module(bytes: Vec<u8>, name: &str) -> Result<Module, Failure> {
         Ok(text) => (read_proto(name, text.as_bytes())?, String::new()),
         Err(error) => (read_proto(name, error.as_bytes())?, String::new()),
     };
-    ir::verify(&module).map_err(|errors| Failure::Input(render_verify_errors(&errors, name, &text)))?;
+    verified(module, name, &text)
+}
+
+fn verified(module: Module, name: &str, text: &str) -> Result<Module, Failure> {
+    ir::verify(&module).map_err(|errors| Failure::Input(render_verify_errors(&errors, name, text)))?;
     Ok(module)
+}
+
+/// An error in a text of MLIR, with its line.
+fn render_mlir(error: &stablehlo::Error, name: &str, text: &str) -> String {
+    match &error.span {
+        Some(span) => hlo::render_message(&error.message, span.clone(), name, text),
+        None => format!("error: `{name}`: {error}"),
+    }
 }
 
 /// Protobuf has control characters early on; text has only white space.
@@ -46,8 +70,12 @@ fn read_proto(name: &str, bytes: &[u8]) -> Result<Module, Failure> {
     Ok(imported.module)
 }
 
-/// The format of a file without HLO, if it is known.
+/// The format of a file without HLO, if it is known. What XLA says about a lack of memory is reported.
 fn not_hlo(bytes: &[u8], name: &str) -> Option<Failure> {
+    let report = std::str::from_utf8(bytes).ok().and_then(|text| out_of_memory::report(text, name));
+    if let Some(report) = report.filter(|_| !foreign::begins_as_hlo(bytes)) {
+        return Some(Failure::DoesNotFit(report));
+    }
     let (what, help) = foreign::name(bytes)?;
     Some(Failure::Input(format!("error: `{name}` is {what}; memplan reads HLO\n  help: {help}")))
 }

@@ -55,7 +55,9 @@ fn most_seconds(before: &Estimated, options: &RewriteOptions) -> f64 {
 }
 
 /// The programs to go on with, in order: the first, and of those that none other beats in both bytes and time, the ones
-/// far from each other in bytes. Programs that are so slow that they will not be chosen are left out.
+/// that save most beside their neighbours. In a plot of bytes and time, both by their logarithms, a program covers the
+/// area of all that it beats; one that covers little alone goes first. Programs that are so slow that they will not be
+/// chosen are left out.
 pub(super) fn thin(found: &[Estimated], width: usize, options: &RewriteOptions) -> Vec<usize> {
     let fits = |of: &&Estimated| options.memory_limit.is_some_and(|limit| of.high() <= limit);
     let fastest = found.iter().filter(fits).map(|of| of.price.seconds).fold(f64::INFINITY, f64::min);
@@ -63,10 +65,14 @@ pub(super) fn thin(found: &[Estimated], width: usize, options: &RewriteOptions) 
     let mut kept = undominated(found);
     kept.retain(|&i| found[i].price.seconds <= most_seconds);
     let bytes = |i: usize| (found[i].price.total.0.max(1) as f64).ln();
+    let time = |i: usize| found[i].price.seconds.ln();
     while kept.len() > width.max(2) {
-        let gap = |&place: &usize| bytes(kept[place + 1]) - bytes(kept[place - 1]);
-        let closest = (1..kept.len() - 1).min_by(|a, b| gap(a).total_cmp(&gap(b)));
-        kept.remove(closest.expect("there are three or more"));
+        let covered_alone = |&place: &usize| {
+            let [smaller, this, larger] = [kept[place - 1], kept[place], kept[place + 1]];
+            (bytes(larger) - bytes(this)) * (time(smaller) - time(this))
+        };
+        let least = (1..kept.len() - 1).min_by(|a, b| covered_alone(a).total_cmp(&covered_alone(b)));
+        kept.remove(least.expect("there are three or more"));
     }
     kept.retain(|&i| i != 0);
     kept.insert(0, 0);

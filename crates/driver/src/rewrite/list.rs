@@ -1,12 +1,12 @@
 //! The rewrites, as data.
 
 use memplan_ir::{Module, Op};
-use memplan_memory::{Compiler, Target, did_you_mean};
+use memplan_memory::{Bytes, Compiler, Target, did_you_mean};
 use memplan_passes as passes;
 use memplan_passes::AnyPass::{self, Static};
 use memplan_passes::{
-    Borders, CheckpointLayers, KeepWithinLoops, LoopResiduals, OneIn, Parts, Pipeline, Products, Remat,
-    RowBlocks, Saves, Tie,
+    Borders, CheckpointLayers, KeepWithinLoops, LoopResiduals, OffloadRows, OneIn, Parts, Pipeline, Products,
+    Remat, RowBlocks, Saves, Tie,
 };
 
 use crate::FirstGuess;
@@ -34,6 +34,8 @@ pub enum Lever {
     Recompute,
     /// State of loops and conditionals is changed in place.
     State,
+    /// What loops read of their state keeps its layout.
+    Layouts,
     /// Gradients of gathers are compared for instead of scattered.
     Gathers,
     /// Layers are computed again from what they began with.
@@ -42,6 +44,10 @@ pub enum Lever {
     Parts,
     /// Wide arrays exist in blocks of rows.
     Blocks,
+    /// Options of the compiler.
+    Flags,
+    /// Values wait in the host's memory.
+    Offload,
 }
 
 /// There is no lever of a name.
@@ -141,7 +147,7 @@ impl Rewrite {
                 )
             },
             Rewrite {
-                cleanup: after_loops,
+                cleanup: after_loops.clone(),
                 ..rewrite(
                     Lever::State,
                     "loop state in place",
@@ -154,6 +160,12 @@ impl Rewrite {
                 "conditionals in place",
                 "a conditional that changes or returns its operands changes them in place",
                 |_| vec![Static(&passes::CONDITIONAL_IN_PLACE)],
+            ),
+            rewrite(
+                Lever::Layouts,
+                "layouts of loop state",
+                "what a loop reads of the state that it updates keeps the layout of that state",
+                pinned,
             ),
             Rewrite {
                 replaces: Some(bytes_of_scatters),
@@ -197,6 +209,21 @@ impl Rewrite {
                     },
                 )
             },
+            Rewrite {
+                cleanup: after_loops,
+                ..rewrite(
+                    Lever::State,
+                    "updates within loops",
+                    "a loop that makes gradients updates weights and the optimizer's state row by row",
+                    |_| vec![Static(&passes::UPDATES_WITHIN_LOOPS)],
+                )
+            },
+            rewrite(
+                Lever::Offload,
+                "kept on the host",
+                "what is kept for the backward half waits in the host's memory",
+                on_the_host,
+            ),
         ]
     }
 }
@@ -208,9 +235,15 @@ fn within_loops(now: &Situation<'_>) -> Vec<AnyPass> {
     if now.is_partitioned { Vec::new() } else { vec![way.into()] }
 }
 
+/// Only where the compiler lets a loop choose the layout of its state.
+fn pinned(now: &Situation<'_>) -> Vec<AnyPass> {
+    let chooses = now.compiler.passes.iter().any(|pass| pass == "loop-state-layouts");
+    if chooses { vec![Static(&passes::PIN_LAYOUTS)] } else { Vec::new() }
+}
+
 /// Only where the compiler keeps barriers until the recomputed values cannot be merged with the original ones.
 fn checkpoints(now: &Situation<'_>) -> Vec<AnyPass> {
-    let way = |(borders, saves)| CheckpointLayers { borders, saves }.into();
+    let way = |(borders, saves)| CheckpointLayers { borders, saves, gradients_first: true }.into();
     let of_layers = |every| Borders::Alike { rank: 0, every };
     let ways = [
         (of_layers(1), Saves::Nothing),
@@ -232,9 +265,17 @@ fn in_parts(now: &Situation<'_>) -> Vec<AnyPass> {
 
 /// Small arrays in blocks too, or only the widest, since every loop costs time.
 fn blocks_of_rows(now: &Situation<'_>) -> Vec<AnyPass> {
-    let shares = [passes::ROW_BLOCKS.min_share, OneIn(8)];
-    let way = |min_share| RowBlocks { min_share, ..passes::ROW_BLOCKS }.into();
-    if now.is_partitioned { Vec::new() } else { shares.map(way).into() }
+    let all = passes::ROW_BLOCKS;
+    let ways = [all, RowBlocks { min_share: OneIn(8), ..all }, RowBlocks { widest_only: true, ..all }];
+    if now.is_partitioned { Vec::new() } else { ways.map(AnyPass::from).into() }
+}
+
+/// As much as the link carries during the forward half, which is a third of the products, or all, or small arrays, too.
+fn on_the_host(now: &Situation<'_>) -> Vec<AnyPass> {
+    let all = passes::OFFLOAD_ROWS;
+    let hidden = OffloadRows { share_of_time: 1.0 / 3.0, ..all };
+    let small = OffloadRows { min_row: Bytes(4 << 10), ..all };
+    if now.is_partitioned { Vec::new() } else { [hidden, all, small].map(AnyPass::from).into() }
 }
 
 fn bytes_of_scatters(module: &Module, target: &Target) -> u64 {

@@ -19,3 +19,11 @@ pub(crate) use attributes::value;
 pub(crate) use cursor::Parsed;
 pub(crate) use module::Parser;
 pub(crate) use op::Operation;
+
+/// A sharding by itself, with its braces.
+pub(crate) fn sharding(source: &str) -> Parsed<memplan_ir::Sharding> {
+    let mut cursor = cursor::Cursor::new(source);
+    let found = cursor.sharding()?;
+    cursor.finish("the sharding")?;
+    Ok(found)
+}

@@ -55,13 +55,15 @@ pub(crate) struct Operand {
     pub(crate) shape: ArrayShape,
 }
 
-/// Calls that describe arrays on devices or in memory spaces, or convert between arrays and references. In a program
+/// Calls that describe arrays on devices, in memory spaces or in layouts, or convert between arrays and references. In a program
 /// that is not partitioned, with one memory, they return their operands.
-pub(crate) const MARKERS: [&str; 10] = [
+pub(crate) const MARKERS: [&str; 12] = [
+    "LayoutConstraint",
     "annotate_device_placement",
     "MoveToHost",
     "MoveToDevice",
     "Sharding",
+    "xla.sdy.FuncResultSharding",
     "SPMDFullToShardShape",
     "SPMDShardToFullShape",
     "xla.sdy.GlobalToLocalShape",

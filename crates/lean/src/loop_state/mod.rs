@@ -35,6 +35,7 @@ mod part_of_row;
 mod summed;
 mod unchanging;
 mod uninitialized;
+mod updates;
 mod within;
 
 use memplan_ir::{Module, Names, Users};
@@ -43,6 +44,7 @@ use memplan_rewriter::{Context, Outcome, Pass, PassError};
 
 pub use flat::FLAT_LOOP_STATE;
 pub use uninitialized::UNINITIALIZED_RESULTS;
+pub use updates::{UPDATES_WITHIN_LOOPS, UpdatesWithinLoops};
 pub use within::KeepWithinLoops;
 
 use crate::backing::Backings;

@@ -31,6 +31,7 @@ mod region;
 
 use memplan_ir::{InstructionId, Module, Names};
 use memplan_memory::{Bytes, Target};
+use memplan_rewriter::cost;
 use memplan_rewriter::{Context, OneIn, Outcome, Pass, PassError, call_graph};
 use rustc_hash::FxHashSet;
 
@@ -43,6 +44,8 @@ pub struct RowBlocks {
     /// Arrays below this share of the live bytes at the peak stay whole: dividing them saves less than the loop's
     /// launches cost.
     pub min_share: OneIn,
+    /// Cuts only the widest array that can be cut, such as logits, and those of at least half its bytes.
+    pub widest_only: bool,
     /// Smaller arrays stay in caches anyway.
     pub min_bytes: Bytes,
     /// The fewest blocks. With fewer, most of the array is still in memory.
@@ -71,6 +74,7 @@ pub struct RowBlocks {
 /// The pass with the options that `rewrite` begins with.
 pub const ROW_BLOCKS: RowBlocks = RowBlocks {
     min_share: OneIn(64),
+    widest_only: false,
     min_bytes: Bytes(1 << 20),
     min_blocks: 4,
     max_blocks: 16,
@@ -100,7 +104,8 @@ impl Pass for RowBlocks {
 
     fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {
         let mut changed = false;
-        for _ in 0..self.max_rounds {
+        let rounds = if self.widest_only { 1 } else { self.max_rounds };
+        for _ in 0..rounds {
             let graph = call_graph(module, self.name())?;
             let smallest = choose::smallest_worthwhile(module, &graph, context.target, self);
             if !self.cut(module, context.target, smallest)? {
@@ -130,13 +135,18 @@ impl RowBlocks {
         let program = RegionContext { module, target, places: &places, options: self };
         let seeds = choose::seeds(program, &graph, smallest);
         let mut is_done: FxHashSet<InstructionId> = FxHashSet::default();
+        let mut smallest = smallest;
         for seed in seeds {
-            if is_done.contains(&seed) {
+            let bytes = cost::result_bytes(module, target, seed);
+            if is_done.contains(&seed) || bytes < smallest.0 {
                 continue;
             }
             let program = RegionContext { module, target, places: &places, options: self };
             let Some(region) = choose::choose(program, seed, smallest) else { continue };
             build::build(module, &region, &mut names);
+            if self.widest_only {
+                smallest = smallest.max(Bytes(bytes.div_ceil(2)));
+            }
             is_done.extend(region.treatments.into_keys());
             places = Places::new(module);
         }

@@ -40,7 +40,7 @@ pub const HOST_OFFLOAD: PassFn =
     PassFn { name: "host-offload", description: "keep arrays on the host that the program wants there", run };
 
 /// The host's memory, beside that of a device.
-pub const HOST_MEMORY: MemorySpaceId = MemorySpaceId(5);
+pub const HOST_MEMORY: MemorySpaceId = MemorySpaceId::HOST;
 
 /// The same, in layouts.
 const HOST: i64 = HOST_MEMORY.0 as i64;

@@ -58,6 +58,11 @@ impl Grouper<'_> {
         let dependents: Vec<InstructionId> = merged.members.iter().rev().copied().collect();
         let is_dot = |member: &&InstructionId| matches!(self.module.instructions[**member].op, Op::Dot(_));
         let n_dots = dependents.iter().chain([&id]).filter(is_dot).count();
+        let results = merged.roots.iter().map(bytes).fold(0, u64::saturating_add);
+        // Before the rows are looked for, which takes longest.
+        if n_dots > limits.max_dots || bytes(&id) < results {
+            return None;
+        }
         // The same rows serve everything that is expensive or written to memory, so all of it must depend on them.
         let expensive =
             dependents.iter().filter(|&&member| matches!(self.classes[member], CostClass::Hero(_)));
@@ -65,11 +70,7 @@ impl Grouper<'_> {
         let rows = row_dimensions::n_rows(self.module, id, &dependents, &all_of)?;
         let held = merged.held.iter().chain([&id]).map(bytes).fold(0, u64::saturating_add);
         let block = if n_dots > 0 { rules.rows_per_block } else { 1 };
-        if n_dots > limits.max_dots || (held / rows).saturating_mul(block) > rules.row_block_bytes.0 {
-            return None;
-        }
-        let results = merged.roots.iter().map(bytes).fold(0, u64::saturating_add);
-        (bytes(&id) >= results).then_some(rows)
+        ((held / rows).saturating_mul(block) <= rules.row_block_bytes.0).then_some(rows)
     }
 
     /// Merges kernels, and adds the expensive instruction that all of them read.

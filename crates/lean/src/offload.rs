@@ -1,0 +1,272 @@
+//! `offload-rows`: rows that a loop keeps for later loops wait in the host's memory.
+//!
+//! The forward loop of a scanned training step writes, for each step, what its derivative needs into rows of large arrays,
+//! and the backward loop reads the rows. The rows are marked as JAX marks them (`jax.device_put` to `pinned_host`, and
+//! policies of `jax.checkpoint` that offload); the transfers are the compiler's, as in `host-offload` of `place`.
+//!
+//! ```text
+//! forward, step i:  h = tanh(..)                      h = tanh(..)
+//!                   kept[i] = h                       kept[i] = annotate_device_placement(h)      pinned_host
+//!                                               =>
+//! backward, row r:  h = kept[r]                       h = annotate_device_placement(kept[r])      device
+//! ```
+//!
+//! Every byte crosses the host's link twice: out in the forward loop, back in the backward loop. The largest arrays come
+//! first, as long as the link carries them in the time that the program computes anyway.
+//!
+//! Left alone: rows of few bytes, for which the start of a transfer takes longer than the transfer; arrays that begin with
+//! contents, or that something else than slices reads; values of programs that are written out, which XLA's scheduler
+//! sends away too late (docs/rewrite.md); machines without host memory, scheduled programs, and those for several
+//! partitions. Requires inlined calls. Idempotent. *Changed* means that rows wait on the host.
+
+use std::cmp::Reverse;
+
+use memplan_analysis::{CallGraph, Machine, frequencies, operations};
+use memplan_ir::{Cursor, CustomCall, Insert, Instruction, InstructionId, Module, Names, Op, Users};
+use memplan_memory::{Bytes, MemorySpaceId, Target};
+use memplan_rewriter::loops::{Loop, loops, scalar};
+use memplan_rewriter::{Context, Outcome, Pass, PassError, Report, call_graph};
+use rustc_hash::FxHashMap;
+
+/// The pass.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OffloadRows {
+    /// The most time that transfers in one direction may take, as a share of the time that the program's products and
+    /// convolutions take.
+    pub share_of_time: f64,
+    /// The fewest bytes of a row. A transfer takes some 10 µs to start, in which a link carries this many.
+    pub min_row: Bytes,
+}
+
+/// The pass with everything on the host, however long that takes.
+pub const OFFLOAD_ROWS: OffloadRows = OffloadRows { share_of_time: f64::INFINITY, min_row: Bytes(1 << 20) };
+
+impl Default for OffloadRows {
+    fn default() -> OffloadRows {
+        OFFLOAD_ROWS
+    }
+}
+
+/// What waits on the host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OffloadReport {
+    /// Names of the updates that write rows, with the bytes of all rows.
+    pub arrays: Vec<(Box<str>, Bytes)>,
+}
+
+impl OffloadReport {
+    /// The bytes of all arrays.
+    pub fn total(&self) -> Bytes {
+        self.arrays.iter().fold(Bytes::ZERO, |sum, &(_, bytes)| sum.saturating_add(bytes))
+    }
+}
+
+impl Pass for OffloadRows {
+    fn name(&self) -> &'static str {
+        "offload-rows"
+    }
+
+    fn description(&self) -> &'static str {
+        "Let rows that a loop keeps for later loops wait in the host's memory"
+    }
+
+    fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {
+        let target = context.target;
+        let is_partitioned = module.config.num_partitions.is_some_and(|n| n > 1);
+        if module.is_scheduled || is_partitioned || target.space(MemorySpaceId::HOST).is_none() {
+            return Ok(Outcome::default());
+        }
+        let graph = call_graph(module, self.name())?;
+        let users = Users::new(module);
+        let mut left = self.bytes_that_fit(module, &graph, target);
+        let bytes = |stack: &Stack| target.size_of(module.shape(stack.update));
+        let mut stacks = stacks(module, &users, target, self.min_row);
+        stacks.sort_by_key(|stack| Reverse(bytes(stack)));
+        stacks.retain(|stack| {
+            let needed = bytes(stack).0 as f64;
+            let fits = needed <= left;
+            left -= if fits { needed } else { 0.0 };
+            fits
+        });
+        if stacks.is_empty() {
+            return Ok(Outcome::default());
+        }
+        let array = |stack: &Stack| (module.instructions[stack.update].name.clone(), bytes(stack));
+        let report = OffloadReport { arrays: stacks.iter().map(array).collect() };
+        let mut names = Names::new(module);
+        for stack in &stacks {
+            offload(module, &users, stack, &mut names);
+        }
+        for &computation in graph.sequential() {
+            module.put_operands_first(computation);
+        }
+        Ok(Outcome { changed: true, report: Some(Report::new(report)) })
+    }
+}
+
+impl OffloadRows {
+    /// The bytes that the link carries in the given share of the time; any number where nobody knows how fast it is.
+    fn bytes_that_fit(&self, module: &Module, graph: &CallGraph, target: &Target) -> f64 {
+        let machine = Machine::new(target);
+        let runs = frequencies(module, graph);
+        let computing = graph.sequential().iter().map(|&computation| {
+            let products = module.instructions_of(computation);
+            let products = products.filter(|(_, i)| matches!(i.op, Op::Dot(_) | Op::Convolution(_)));
+            let seconds = products.map(|(id, _)| machine.compute_seconds(&operations(module, id)));
+            runs[computation] * seconds.sum::<f64>()
+        });
+        let seconds_per_byte = machine.transfer_seconds(MemorySpaceId::MAIN, MemorySpaceId::HOST, 1.0);
+        match seconds_per_byte > 0.0 && self.share_of_time.is_finite() {
+            true => computing.sum::<f64>() * self.share_of_time / seconds_per_byte,
+            false => f64::INFINITY,
+        }
+    }
+}
+
+/// Rows that a loop writes, and that only slices read.
+#[derive(Clone, Debug)]
+struct Stack {
+    /// The update that writes a row.
+    update: InstructionId,
+    /// The slices that read a row.
+    slices: Vec<InstructionId>,
+}
+
+/// The stacks whose rows have enough bytes. Linear in the module.
+fn stacks(module: &Module, users: &Users, target: &Target, min_row: Bytes) -> Vec<Stack> {
+    let loops = loops(module, users);
+    let by_init: FxHashMap<InstructionId, &Loop> = loops.iter().map(|l| (l.init, l)).collect();
+    let mut stacks = Vec::new();
+    for producer in &loops {
+        for element in 0..module.instructions[producer.next].operands.len() as u32 {
+            let Some(update) = row_written(module, users, producer, element) else { continue };
+            let row = module.instructions[update].operands[1];
+            if target.size_of(module.shape(row)) < min_row {
+                continue;
+            }
+            let results = producer.results.get(&element).into_iter().flatten();
+            let slices = results.map(|&result| rows_read(module, users, &by_init, result));
+            if let Some(slices) = slices.collect::<Option<Vec<_>>>().map(|slices| slices.concat())
+                && !slices.is_empty()
+            {
+                stacks.push(Stack { update, slices });
+            }
+        }
+    }
+    stacks
+}
+
+/// The update that writes a row into an element of a loop's state in each step, if nothing else in the loop uses it.
+fn row_written(module: &Module, users: &Users, of: &Loop, element: u32) -> Option<InstructionId> {
+    let update = module.instructions[of.next].operands[element as usize];
+    let &[rows, row, ..] = module.instructions[update].operands.as_slice() else { return None };
+    // The initial rows never exist: they are storage without contents on the host.
+    let init = module.instructions[of.init].operands[element as usize];
+    let starts_empty = matches!(module.instructions[init].op, Op::Broadcast { .. })
+        && scalar(module, module.instructions[init].operands[0]).is_some();
+    let is_own = module.instructions[update].op == Op::DynamicUpdateSlice
+        && of.element_at(module, rows) == Some(element)
+        && of.taken.get(&element).is_some_and(|taken| taken[..] == [rows])
+        && users.of(rows) == [update]
+        && users.of(update) == [of.next]
+        && of.becomes_only(module, update, element)
+        && !of.read_by_condition.contains(&element);
+    (is_own && starts_empty && is_plain(module, update) && !is_mark(module, row)).then_some(update)
+}
+
+/// The slices of rows after the loop, or in other loops; `None` if something else reads them.
+fn rows_read(
+    module: &Module,
+    users: &Users,
+    by_init: &FxHashMap<InstructionId, &Loop>,
+    result: InstructionId,
+) -> Option<Vec<InstructionId>> {
+    let mut slices = Vec::new();
+    for &user in users.of(result) {
+        match by_init.get(&user) {
+            Some(consumer) => slices.extend(rows_read_by(module, users, consumer, result)?),
+            None => slices.push(user),
+        }
+    }
+    let is_slice = |&id: &InstructionId| {
+        let op = &module.instructions[id].op;
+        let reads_only_rows = matches!(op, Op::DynamicSlice { .. } | Op::Slice { .. });
+        reads_only_rows && users.of(id).iter().all(|&user| !is_mark(module, user))
+    };
+    slices.iter().all(is_slice).then_some(slices)
+}
+
+/// The readers of rows that a loop is given and passes on unchanged.
+fn rows_read_by(
+    module: &Module,
+    users: &Users,
+    consumer: &Loop,
+    result: InstructionId,
+) -> Option<Vec<InstructionId>> {
+    let mut readers = Vec::new();
+    let init = &module.instructions[consumer.init].operands;
+    for element in (0..init.len() as u32).filter(|&i| init[i as usize] == result) {
+        let [rows] = *consumer.taken.get(&element)?.as_slice() else { return None };
+        if !consumer.becomes_only(module, rows, element)
+            || consumer.read_by_condition.contains(&element)
+            || consumer.results.contains_key(&element)
+        {
+            return None;
+        }
+        readers.extend(users.of(rows).iter().copied().filter(|&user| user != consumer.next));
+    }
+    Some(readers)
+}
+
+/// Lets the rows be on the host: each is marked before it is written, and after it is read.
+fn offload(module: &mut Module, users: &Users, stack: &Stack, names: &mut Names) {
+    let row = module.instructions[stack.update].operands[1];
+    module.instructions[stack.update].operands[1] = mark(module, names, row, Side::PinnedHost);
+    for &slice in &stack.slices {
+        let there = mark(module, names, slice, Side::Device);
+        for &user in users.of(slice) {
+            module.replace_operand(user, slice, there);
+        }
+        let parent = module.instructions[slice].parent;
+        if module.computations[parent].root == slice {
+            module.computations[parent].root = there;
+        }
+    }
+}
+
+/// A memory that a mark asks for, in JAX's words.
+#[derive(Clone, Copy)]
+enum Side {
+    PinnedHost,
+    Device,
+}
+
+/// Marks a value, and lists the mark nowhere yet.
+fn mark(module: &mut Module, names: &mut Names, value: InstructionId, side: Side) -> InstructionId {
+    let (suffix, placement) = match side {
+        Side::PinnedHost => ("to_host", "pinned_host"),
+        Side::Device => ("to_device", "device"),
+    };
+    let Instruction { name, parent, .. } = &module.instructions[value];
+    let (stem, parent) = (format!("{name}.{suffix}"), *parent);
+    let shape = module.shape(value).clone();
+    let call = CustomCall { target: MARK.into(), has_side_effect: true, ..CustomCall::default() };
+    let mut at = Cursor::unlisted(module, names, parent).with_metadata_of(value);
+    let mark = at.named(&stem).insert_shaped(Op::CustomCall(Box::new(call)), [value], shape);
+    let attributes = &mut module.instructions[mark].extras_mut().frontend_attributes;
+    attributes.insert("_xla_buffer_placement".into(), placement.into());
+    mark
+}
+
+/// The call that says in which memory a value is.
+const MARK: &str = "annotate_device_placement";
+
+fn is_mark(module: &Module, id: InstructionId) -> bool {
+    matches!(&module.instructions[id].op, Op::CustomCall(call) if &*call.target == MARK)
+}
+
+/// Whether the bytes of a value are one static array in main memory.
+fn is_plain(module: &Module, id: InstructionId) -> bool {
+    let array = module.shape(id).as_array();
+    array.is_some_and(|array| !array.is_dynamic() && array.rank() > 0 && array.memory_space() == 0)
+}

@@ -1,0 +1,29 @@
+//! `layout-constraints`: drops the calls by which a program fixes the layout of a value (JAX's `with_layout_constraint`).
+//!
+//! ```text
+//!   r = f32[4,64]{1,0} custom-call(s), custom_call_target="LayoutConstraint"      =>      s
+//! ```
+//!
+//! XLA follows them when it assigns layouts, and drops them before it fuses. Here layouts are row-major from the
+//! beginning; what such a call prevents is that state is stored in another order ([`crate::LOOP_STATE_LAYOUTS`]), so
+//! this pass comes after that. Left alone: calls for another layout than that of their operand. Idempotent.
+
+use memplan_ir::{Module, Op};
+use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
+
+/// The pass.
+pub const LAYOUT_CONSTRAINTS: PassFn = PassFn {
+    name: "layout-constraints",
+    description: "drop calls that fix layouts, once layouts are decided",
+    run,
+};
+
+fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+    let mut rewriter = Rewriter::new(module);
+    rewriter.sweep(|r, id| {
+        let Op::CustomCall(call) = r.op(id) else { return None };
+        let &[operand] = r.operands(id) else { return None };
+        (&*call.target == "LayoutConstraint" && r.shape(operand) == r.shape(id)).then_some(operand)
+    });
+    Ok(rewriter.finish())
+}
