@@ -9,7 +9,6 @@ use memplan_analysis::{CallGraph, RunEstimate};
 use memplan_fast_memory::{FastMemoryOptions, Selection};
 use memplan_ir as ir;
 use memplan_ir::{Module, Op, Role};
-use memplan_memory as memory;
 use memplan_memory::{
     ByteRange, Bytes, Compiler, CompilerError, LatencyHiding, MemorySpaceId, ProgramKind, Scheduler, Target,
     Totals,

@@ -153,7 +153,8 @@ fn a_program_of_all_devices_is_partitioned_into_the_same() {
 #[track_caller]
 fn one(parameters: &str, body: &str) -> String {
     let text = format!("HloModule m\nENTRY main {{\n{parameters}\n{body}\n}}\n");
-    check(&text, &text);
+    check(&text, &text, "gpu-h100");
+    check(&text, &text, "cpu");
     memplan_hlo::print(&of_one_device(&parsed(&text)).expect("parameters are cut").module).to_string()
 }
 
