@@ -77,7 +77,8 @@ impl OfOneDevice {
 }
 
 /// The program of one of the devices over which shardings spread a program. `None` where nothing is cut, where devices are
-/// cut in ways that are not known here, or where a compiler has done it. Close to linear.
+/// cut in ways that are not known here, where a result would be cut otherwise than the donated parameter that it lives in,
+/// or where a compiler has done it. Close to linear.
 ///
 /// # Errors
 /// Calls could not be inlined.
@@ -98,6 +99,9 @@ pub fn partition(module: &Module, context: &Context<'_>) -> Result<Option<OfOneD
     if partitioned.config.entry_computation_layout.is_some() {
         set_interface(&mut partitioned);
     }
+    if !donations_fit(&partitioned) {
+        return Ok(None);
+    }
     partitioned.compact();
     (DCE.run)(&mut partitioned, context)?;
     partitioned.compact();
@@ -114,6 +118,18 @@ pub fn partition(module: &Module, context: &Context<'_>) -> Result<Option<OfOneD
         of_parameters,
         of_results,
     }))
+}
+
+/// Whether the results that live in donated parameters are cut as these.
+fn donations_fit(module: &Module) -> bool {
+    let entry = module.entry_computation();
+    module.config.input_output_alias.iter().all(|alias| {
+        let parameter = entry.parameters.get(alias.parameter as usize).map(|&id| module.shape(id));
+        let parameter = parameter.and_then(|shape| shape.subshape(&alias.parameter_index)?.as_array());
+        let result =
+            module.shape(entry.root).subshape(&alias.output_index).and_then(|shape| shape.as_array());
+        parameter.zip(result).is_some_and(|(a, b)| a.dimensions == b.dimensions)
+    })
 }
 
 /// Whether anything is said about shardings.
