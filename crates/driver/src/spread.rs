@@ -80,7 +80,7 @@ impl Estimated {
     }
 }
 
-/// The estimate of a compiler for a module, on one of the devices that its shardings name, as [`Share::of`] finds it.
+/// The estimate of a compiler for a module, on one of the devices that its shardings name.
 ///
 /// # Errors
 /// See [`EstimateError`].
