@@ -20,9 +20,11 @@ use crate::{OfOneDevice, array_parameters};
 
 impl OfOneDevice {
     /// The program of all devices, with the same interface as the one that was partitioned, that runs `of_one` on each:
-    /// this program of one device, rewritten. `None` where parameters or results are tuples within tuples, or where the
-    /// interface is another one.
+    /// this program of one device, rewritten. `None` where the original does not have Shardy's meshes, since XLA's older
+    /// partitioner refuses Shardy's calls; where parameters or results are tuples within tuples; or where the interface is
+    /// another one.
     pub fn for_all(&self, original: &Module, of_one: &Module) -> Option<Module> {
+        original.config.frontend_attributes.get("xla.sdy.meshes")?;
         let parameters = array_parameters(of_one)?;
         let wholes = array_parameters(original)?;
         if parameters.len() != wholes.len() || wholes.len() != self.of_parameters.len() {
