@@ -167,10 +167,16 @@ impl Grid {
     pub(crate) fn groups(&self, axes: &[Axis]) -> ReplicaGroups {
         let all = 0..self.extents.len() as Axis;
         let others: Axes = all.filter(|axis| !axes.contains(axis)).collect();
-        let order = others.iter().chain(axes);
+        let order: Axes = others.iter().chain(axes).copied().collect();
+        let dimensions = [self.pieces(&others), self.pieces(axes)];
+        // XLA's parser refuses a transposition that leaves everything where it is.
+        if order.iter().zip(0..).all(|(&axis, place)| axis == place) {
+            let reshape = Dimensions::from_slice(&[self.devices()]);
+            return ReplicaGroups::Iota { dimensions, reshape, transpose: Dimensions::new() };
+        }
         let reshape: Dimensions = self.extents.iter().copied().collect();
-        let transpose: Dimensions = order.map(|&axis| i64::from(axis)).collect();
-        ReplicaGroups::Iota { dimensions: [self.pieces(&others), self.pieces(axes)], reshape, transpose }
+        let transpose: Dimensions = order.iter().map(|&axis| i64::from(axis)).collect();
+        ReplicaGroups::Iota { dimensions, reshape, transpose }
     }
 
     /// The axes of a part of a named mesh's axis; `None` where the mesh is not this grid.
