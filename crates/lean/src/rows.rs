@@ -16,7 +16,8 @@
 //! rows at a time?) and `row_blocks` use this.
 
 use memplan_ir::indexing::{IndexMap, Source, operands_read};
-use memplan_ir::{ArrayShape, BinaryOp, ComputationId, ElementType, InstructionId, Module, Op, Shape};
+use memplan_ir::{ArrayShape, BinaryOp, ElementType, InstructionId, Module, Op, Shape};
+use memplan_rewriter::plain_combiner;
 use smallvec::SmallVec;
 
 /// The position of an array's rows: `n` rows in a dimension of `n * unit` elements.
@@ -253,27 +254,6 @@ fn sum_over(module: &Module, id: InstructionId, number: usize, rows: Rows) -> Op
         _ => return None,
     };
     Some(Treatment { outcome, operands: SmallVec::from_slice(&operands) })
-}
-
-/// The operation of a reducer that combines its two parameters by nothing else, in any order.
-pub(crate) fn plain_combiner(module: &Module, reducer: ComputationId) -> Option<BinaryOp> {
-    let reducer = &module.computations[reducer];
-    let root = &module.instructions[reducer.root];
-    let mut operands: SmallVec<[InstructionId; 3]> = root.operands.clone();
-    operands.sort_unstable();
-    let mut parameters = reducer.parameters.clone();
-    parameters.sort_unstable();
-    match root.op {
-        Op::Binary(
-            op @ (BinaryOp::Add
-            | BinaryOp::Multiply
-            | BinaryOp::Maximum
-            | BinaryOp::Minimum
-            | BinaryOp::And
-            | BinaryOp::Or),
-        ) if operands[..] == parameters[..] => Some(op),
-        _ => None,
-    }
 }
 
 /// The position of `n` rows of an array after a reshape: their dimension begins at the same place, and rows stay whole.

@@ -54,6 +54,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod combiner;
 pub mod cost;
 pub mod fusions;
 pub mod interface;
@@ -67,6 +68,7 @@ mod tidy;
 pub mod unshare;
 pub mod views;
 
+pub use combiner::plain_combiner;
 pub use one_in::OneIn;
 pub use pass::{
     AnyPass, Context, Outcome, Pass, PassEq, PassError, PassFn, PassRun, Pipeline, RunOptions, call_graph,

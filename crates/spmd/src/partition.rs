@@ -8,6 +8,7 @@ use memplan_ir::{
     BinaryOp, ComputationId, Cursor, ElementType, Insert, InstructionId, Module, Names, Op, Operands,
     ReplicaGroups, Shape, SliceDimension,
 };
+use memplan_rewriter::plain_combiner;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -15,7 +16,7 @@ use crate::cut::{Axes, Cut, Grid, Span};
 use crate::notes::Call;
 use crate::propagate::{Cuts, split};
 use crate::reshard::{Resharder, array};
-use crate::rule::{Factors, Rule, combiner};
+use crate::rule::{Factors, Rule};
 
 /// Rewrites every computation that runs. `scatters` says whether a device gets only its part of a sum.
 pub(crate) fn partition(module: &mut Module, cuts: &Cuts, scatters: bool) {
@@ -302,7 +303,7 @@ impl Partitioner<'_> {
         }
         if !of_sums.is_empty() {
             let reducer = match module.instructions[id].called.first() {
-                Some(&reducer) if combiner(module, reducer).is_some() => reducer,
+                Some(&reducer) if plain_combiner(module, reducer).is_some() => reducer,
                 _ => self.adder(module, id),
             };
             (value, now) =

@@ -11,7 +11,8 @@
 //! Factors follow from [`operands_read`], but for reshapes and collectives.
 
 use memplan_ir::indexing::{IndexMap, Source, operands_read};
-use memplan_ir::{ArrayShape, BinaryOp, ComputationId, InstructionId, Literal, Module, Op, Scalar};
+use memplan_ir::{ArrayShape, BinaryOp, InstructionId, Literal, Module, Op, Scalar};
+use memplan_rewriter::plain_combiner;
 use smallvec::SmallVec;
 
 /// Number of a factor in its rule.
@@ -119,35 +120,16 @@ fn sums(module: &Module, id: InstructionId) -> bool {
         Op::Dot(_) => true,
         Op::Convolution(_) => true,
         Op::Reduce { .. } if instruction.operands.len() == 2 => {
-            let combined = combiner(module, instruction.called[0]);
+            let combined = plain_combiner(module, instruction.called[0]);
             combined.is_some_and(|op| starts_with_nothing(module, instruction.operands[1], op))
         }
         // Each device adds its updates to a part of the sum that begins with zeros.
         Op::Scatter(_) if instruction.operands.len() == 3 => {
-            combiner(module, instruction.called[0]) == Some(BinaryOp::Add)
+            plain_combiner(module, instruction.called[0]) == Some(BinaryOp::Add)
                 && is_splat_of(module, instruction.operands[0], BinaryOp::Add)
         }
         _ => false,
     }
-}
-
-/// The operation that a reducer of two numbers is.
-pub(crate) fn combiner(module: &Module, reducer: ComputationId) -> Option<BinaryOp> {
-    let computation = &module.computations[reducer];
-    let root = &module.instructions[computation.root];
-    let Op::Binary(op) = root.op else { return None };
-    let is_of_both = root.operands.len() == 2
-        && computation.parameters.iter().all(|parameter| root.operands.contains(parameter));
-    let can_be_shared = matches!(
-        op,
-        BinaryOp::Add
-            | BinaryOp::Multiply
-            | BinaryOp::Maximum
-            | BinaryOp::Minimum
-            | BinaryOp::And
-            | BinaryOp::Or
-    );
-    (is_of_both && can_be_shared).then_some(op)
 }
 
 /// Whether combining an initial value once more changes nothing.

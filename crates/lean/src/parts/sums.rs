@@ -1,10 +1,11 @@
 //! Sums over the batch: which operations make one, and which may be applied to each part's summand instead of the sum.
 
 use memplan_ir::{ArrayShape, BinaryOp, InstructionId, Module, Op, UnaryOp};
+use memplan_rewriter::plain_combiner;
 use smallvec::SmallVec;
 
 use super::labels::{Label, Needs, is_zero};
-use crate::rows::{Outcome, Rows, Treatment, plain_combiner};
+use crate::rows::{Outcome, Rows, Treatment};
 
 /// The treatment of an instruction that adds up the rows of an operand, beside reductions and products: the gradient of a
 /// convolution's weights, and that of a table that rows were gathered from.
