@@ -49,12 +49,16 @@ pub fn checkpoint(module: &Module, checkpoint: &Checkpoint<'_>) -> Option<Module
     }
     let functions = Functions::new(module, again, phase, is_border);
     let saved = functions.saved(module);
-    let arrives = functions.arrivals(module);
+    let readers = functions.readers(module);
+    let arrives = functions.arrivals(module, &readers);
     if checkpoint.must_wait && arrives.len() + 1 < saved.len() {
         return None;
     }
-    let gradients =
-        if checkpoint.gradients_first { functions.gradients(module, &arrives) } else { FxHashMap::default() };
+    let gradients = if checkpoint.gradients_first {
+        functions.gradients(module, &readers, &arrives)
+    } else {
+        FxHashMap::default()
+    };
     let mut module = module.clone();
     let mut names = Names::new(&module);
     let entry = module.entry;
@@ -120,6 +124,9 @@ fn again(
     }
     again
 }
+
+/// The instructions that read what each function recomputes.
+type Readers = BTreeMap<u32, Vec<InstructionId>>;
 
 /// The recomputed instructions, divided into functions by the borders between them.
 struct Functions<'a> {
@@ -211,8 +218,8 @@ impl<'a> Functions<'a> {
     }
 
     /// The instructions of the backward half that read what each function recomputes.
-    fn readers(&self, module: &Module) -> BTreeMap<u32, Vec<InstructionId>> {
-        let mut readers: BTreeMap<u32, Vec<InstructionId>> = BTreeMap::new();
+    fn readers(&self, module: &Module) -> Readers {
+        let mut readers = Readers::new();
         for &id in &module.entry_computation().instructions {
             if (self.phase)(id) == Phase::Backward {
                 let read = module.instructions[id].operands.iter();
@@ -228,6 +235,7 @@ impl<'a> Functions<'a> {
     fn gradients(
         &self,
         module: &Module,
+        readers: &Readers,
         arrives: &FxHashMap<u32, InstructionId>,
     ) -> FxHashMap<u32, Vec<InstructionId>> {
         let users = Users::new(module);
@@ -239,8 +247,7 @@ impl<'a> Functions<'a> {
             }
         }
         let mut found: FxHashMap<u32, Vec<InstructionId>> = FxHashMap::default();
-        let readers = self.readers(module);
-        for (&level, of_level) in &readers {
+        for (&level, of_level) in readers {
             let Some(next) = (0..level).rev().find(|level| arrives.contains_key(level)) else { continue };
             let after = after(module, &readers[&next]);
             let mut gradients: Vec<InstructionId> = Vec::new();
@@ -260,7 +267,7 @@ impl<'a> Functions<'a> {
     /// For each function the gradient with which its backward half begins: of those that its readers also read, the one
     /// that is computed first. All that the function computes again waits for it. Functions that would wait for
     /// themselves, or for each other, wait for none. Linear in the module for each function.
-    fn arrivals(&self, module: &Module) -> FxHashMap<u32, InstructionId> {
+    fn arrivals(&self, module: &Module, readers: &Readers) -> FxHashMap<u32, InstructionId> {
         let entry = module.entry_computation();
         let mut depth: FxHashMap<InstructionId, u32> = FxHashMap::default();
         for &id in &entry.instructions {
@@ -274,7 +281,7 @@ impl<'a> Functions<'a> {
         };
         let mut found: Vec<Arrival> = Vec::new();
         // The last function is the first to be computed again.
-        for (&level, readers) in self.readers(module).iter().rev() {
+        for (&level, readers) in readers.iter().rev() {
             let after = after(module, readers);
             let read = readers.iter().flat_map(|&id| &module.instructions[id].operands).copied();
             let gradient =
