@@ -2,11 +2,11 @@
 //! examples. The result is valid, has the same interface, and computes the same bits, but for sums over a batch in parts.
 
 use memplan::interp::{Devices, Options, evaluate_on};
-use memplan::ir::{self, ArrayLiteral, Literal, Module, Op};
+use memplan::ir::{self, Literal, Module, Op};
 use memplan::memory::{Bytes, Compiler, Target};
 use memplan::passes::{Context, OfOneDevice, partition};
 use memplan::{Lever, RewriteOptions, Rewritten, hlo, rewrite};
-use memplan_testkit::{assert_close, random_inputs};
+use memplan_testkit::{assert_close, leaves, part, random_inputs};
 
 use crate::support::{evaluate, explain};
 
@@ -117,27 +117,6 @@ fn check_on_all_devices(name: &str, of_one: &OfOneDevice, inputs: &[Literal], me
             let meant = part(meant, &starts, &found.dimensions);
             assert_close(name, &Literal::Array(found.clone()), &meant, 2e-5);
         }
-    }
-}
-
-/// The elements of a box in an array.
-fn part(whole: &ArrayLiteral, starts: &[i64], extents: &[i64]) -> Literal {
-    let width = whole.element_type.byte_width() as usize;
-    let mut places = vec![0];
-    for ((&start, &extent), &all) in starts.iter().zip(extents).zip(&whole.dimensions) {
-        places = places.iter().flat_map(|at| (start..start + extent).map(move |i| at * all + i)).collect();
-    }
-    let all = whole.bytes();
-    let bytes: Vec<u8> =
-        places.iter().flat_map(|&at| &all[at as usize * width..][..width]).copied().collect();
-    Literal::array(whole.element_type, extents.iter().copied(), bytes)
-}
-
-fn leaves(literal: &Literal) -> Vec<&ArrayLiteral> {
-    match literal {
-        Literal::Array(array) => vec![array],
-        Literal::Tuple(elements) => elements.iter().flat_map(leaves).collect(),
-        Literal::Token => Vec::new(),
     }
 }
 

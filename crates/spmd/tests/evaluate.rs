@@ -5,11 +5,11 @@
 use std::path::PathBuf;
 
 use memplan_interp::{Devices, Options, evaluate, evaluate_on};
-use memplan_ir::{ArrayLiteral, Literal, Module, Op, verify};
+use memplan_ir::{Literal, Module, Op, verify};
 use memplan_memory::Target;
 use memplan_rewriter::Context;
 use memplan_spmd::{OfOneDevice, partition};
-use memplan_testkit::{first_difference, random_inputs};
+use memplan_testkit::{first_difference, leaves, part, random_inputs};
 
 fn parsed(text: &str) -> Module {
     let module = memplan_hlo::parse(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
@@ -28,33 +28,6 @@ fn of_one_device_of(module: &Module, target: &str) -> Option<OfOneDevice> {
         panic!("{errors}\n{}", memplan_hlo::print(&of_one.module));
     }
     Some(of_one)
-}
-
-/// The elements of a box.
-fn part(whole: &ArrayLiteral, starts: &[i64], extents: &[i64]) -> Literal {
-    let width = whole.element_type.byte_width() as usize;
-    let bytes = whole.bytes();
-    let mut found = Vec::new();
-    for at in indices(extents) {
-        let place =
-            at.iter().zip(starts).zip(&whole.dimensions).fold(0, |sum, ((i, start), n)| sum * n + i + start);
-        found.extend_from_slice(&bytes[place as usize * width..][..width]);
-    }
-    Literal::array(whole.element_type, extents.iter().copied(), found)
-}
-
-fn indices(extents: &[i64]) -> Vec<Vec<i64>> {
-    extents.iter().fold(vec![Vec::new()], |all, &n| {
-        all.iter().flat_map(|at| (0..n).map(|i| [at.as_slice(), &[i]].concat()).collect::<Vec<_>>()).collect()
-    })
-}
-
-fn leaves(literal: &Literal) -> Vec<&ArrayLiteral> {
-    match literal {
-        Literal::Array(array) => vec![array],
-        Literal::Tuple(elements) => elements.iter().flat_map(leaves).collect(),
-        Literal::Token => Vec::new(),
-    }
 }
 
 /// Runs a program whole, and on all devices of a target.

@@ -11,6 +11,7 @@ mod fixture;
 mod generator;
 mod growth;
 mod inputs;
+mod pieces;
 mod random;
 mod training;
 
@@ -22,5 +23,6 @@ pub use fixture::{Expectation, Fixture, FixtureError};
 pub use generator::{Family, GenerateOptions, OVERWRITES, PARTITIONS, generate, generate_from, overwrite};
 pub use growth::{GROWTH_SHAPES, GrowthShape};
 pub use inputs::random_inputs;
+pub use pieces::{leaves, part};
 pub use random::Random;
 pub use training::{INSTRUCTIONS_PER_LAYER, unrolled_training};
