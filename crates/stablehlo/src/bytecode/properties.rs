@@ -1,5 +1,26 @@
 //! The attributes that operations keep as properties: by name, in the order of their names.
 
+/// Attributes of convolutions, whose padding may also be an operand.
+const CONVOLUTION: &[&str] = &[
+    "batch_group_count",
+    "feature_group_count",
+    "input_batch_dimension",
+    "input_feature_dimension",
+    "input_spatial_dimensions",
+    "kernel_input_feature_dimension",
+    "kernel_output_feature_dimension",
+    "kernel_spatial_dimensions",
+    "lhs_dilation",
+    "output_batch_dimension",
+    "output_feature_dimension",
+    "output_spatial_dimensions",
+    "padding",
+    "precision_config",
+    "rhs_dilation",
+    "window_reversal",
+    "window_strides",
+];
+
 /// Attributes of operations of VHLO, all of which are there. Operations that are not listed have none.
 pub(super) const VHLO: &[(&str, &[&str])] = &[
     ("all_gather_v1", &["all_gather_dim", "channel_id", "replica_groups", "use_global_device_ids"]),
@@ -31,28 +52,7 @@ pub(super) const VHLO: &[(&str, &[&str])] = &[
     ("composite_v2", &["composite_attributes", "decomposition", "name", "version"]),
     ("concatenate_v1", &["dimension"]),
     ("constant_v1", &["value"]),
-    (
-        "convolution_v1",
-        &[
-            "batch_group_count",
-            "feature_group_count",
-            "input_batch_dimension",
-            "input_feature_dimension",
-            "input_spatial_dimensions",
-            "kernel_input_feature_dimension",
-            "kernel_output_feature_dimension",
-            "kernel_spatial_dimensions",
-            "lhs_dilation",
-            "output_batch_dimension",
-            "output_feature_dimension",
-            "output_spatial_dimensions",
-            "padding",
-            "precision_config",
-            "rhs_dilation",
-            "window_reversal",
-            "window_strides",
-        ],
-    ),
+    ("convolution_v1", CONVOLUTION),
     ("cosine_v2", &["result_accuracy"]),
     ("cross-replica-sum_v1", &["replica_groups"]),
     (
@@ -114,28 +114,7 @@ pub(super) const VHLO: &[(&str, &[&str])] = &[
         "dynamic_broadcast_in_dim_v1",
         &["broadcast_dimensions", "known_expanding_dimensions", "known_nonexpanding_dimensions"],
     ),
-    (
-        "dynamic_conv_v1",
-        &[
-            "batch_group_count",
-            "feature_group_count",
-            "input_batch_dimension",
-            "input_feature_dimension",
-            "input_spatial_dimensions",
-            "kernel_input_feature_dimension",
-            "kernel_output_feature_dimension",
-            "kernel_spatial_dimensions",
-            "lhs_dilation",
-            "output_batch_dimension",
-            "output_feature_dimension",
-            "output_spatial_dimensions",
-            "padding",
-            "precision_config",
-            "rhs_dilation",
-            "window_reversal",
-            "window_strides",
-        ],
-    ),
+    ("dynamic_conv_v1", CONVOLUTION),
     (
         "dynamic_conv_v2",
         &[
