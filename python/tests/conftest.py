@@ -1,6 +1,8 @@
 """JAX on four CPU devices, and the shared programs where they are."""
 
 import os
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -28,3 +30,13 @@ def shared() -> Path:
     if folder is None:
         pytest.skip("no shared files beside the checkout; MEMPLAN_SHARED says where they are")
     return folder
+
+
+@pytest.fixture
+def no_fallback() -> Iterator[None]:
+    """A program that is not rewritten fails the test."""
+    import memplan
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", memplan.FallbackWarning)
+        yield

@@ -3,7 +3,6 @@
 import functools
 import pickle
 import threading
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -23,12 +22,7 @@ import memplan
 
 X, W = weights(0, 2048, 8), weights(1, 64, 8)
 
-
-@pytest.fixture(autouse=True)
-def no_fallback() -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", memplan.FallbackWarning)
-        yield
+pytestmark = pytest.mark.usefixtures("no_fallback")
 
 
 def test_transformations_see_what_they_see_of_jax_jit() -> None:

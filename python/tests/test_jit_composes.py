@@ -1,7 +1,6 @@
 """``memplan.jit`` with all that ``jax.jit`` takes, and inside of other transformations."""
 
 import functools
-import warnings
 from typing import Any, NamedTuple
 
 import jax
@@ -13,12 +12,7 @@ from test_jit import assert_close, compare
 
 import memplan
 
-
-@pytest.fixture(autouse=True)
-def no_fallback(request: pytest.FixtureRequest) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", memplan.FallbackWarning)
-        yield
+pytestmark = pytest.mark.usefixtures("no_fallback")
 
 
 X, W = weights(0, 2048, 8), weights(1, 64, 8)

@@ -2,7 +2,6 @@
 
 import os
 import traceback
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,7 @@ from memplan import _memplan
 
 X, W = weights(0, 2048, 8), weights(1, 64, 8)
 
-
-@pytest.fixture(autouse=True)
-def no_fallback() -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", memplan.FallbackWarning)
-        yield
+pytestmark = pytest.mark.usefixtures("no_fallback")
 
 
 def outer(inner: Any) -> Any:
