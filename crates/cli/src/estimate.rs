@@ -100,7 +100,7 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<(), Failure> {
             let screen = args.result.screen();
             let report = match (&compiled, &beside) {
                 (Some(compiled), Some(beside)) => compiled.text(beside, screen),
-                _ => report::render(&found.module, &target, &found.planned, per_device, &args.peak, screen),
+                _ => report::render(&found.module, &machine, &found.planned, per_device, &args.peak, screen),
             };
             let expected =
                 format!("expected of {}: {}\n", compiler.name_with_version(), compiler.description);

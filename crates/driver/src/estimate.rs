@@ -5,6 +5,7 @@
 
 use crate::fast_memory::assign_fast_memory;
 use crate::latency_hiding::hide_latency;
+use crate::loop_order::order_loops;
 use memplan_analysis::{CallGraph, RunEstimate};
 use memplan_fast_memory::{FastMemoryOptions, Selection};
 use memplan_ir as ir;
@@ -144,7 +145,9 @@ impl Expected {
         let options = plan_options(compiler);
         let mut planned = plan::plan(&module, machine, &options)?;
         planned.apply(&mut module);
-        if compiler.slices_first && read_slices_first(&mut module) {
+        if let Some(rules) = &compiler.loops_with_slices
+            && order_loops(&mut module, rules)
+        {
             module.is_scheduled = true;
             planned = plan::plan(&module, machine, &options)?;
         }
@@ -257,50 +260,6 @@ fn hidden(
     let usable = machine.space(MemorySpaceId::MAIN).and_then(|space| space.usable());
     let is_allowed = usable.is_none_or(|usable| needed <= usable.0 as f64 * rules.memory_share);
     is_allowed.then_some((ordered, found))
-}
-
-/// Moves kernels that only read a slice of loop state to where their operands are known. Says whether any moved.
-fn read_slices_first(module: &mut Module) -> bool {
-    let loops = module.instructions.values().filter(|instruction| matches!(instruction.op, Op::While));
-    let bodies: Vec<ir::ComputationId> = loops.map(|instruction| instruction.called[0]).collect();
-    let mut moved = false;
-    for body in bodies {
-        let listed = module.computations[body].instructions.clone();
-        let mut order: Vec<ir::InstructionId> = Vec::with_capacity(listed.len());
-        for &id in &listed {
-            let at = match reads_slice(module, id) {
-                true => {
-                    let instruction = &module.instructions[id];
-                    let before = instruction.operands.iter().chain(&instruction.control_predecessors);
-                    before.filter_map(|id| order.iter().position(|at| at == id)).max().map_or(0, |at| at + 1)
-                }
-                false => order.len(),
-            };
-            order.insert(at, id);
-        }
-        moved |= order != listed;
-        module.computations[body].instructions = order;
-    }
-    moved
-}
-
-/// Whether an instruction is a kernel that reads a slice, and computes nothing but where it begins.
-fn reads_slice(module: &Module, id: ir::InstructionId) -> bool {
-    let instruction = &module.instructions[id];
-    match (&instruction.op, instruction.called.as_slice()) {
-        (Op::DynamicSlice { .. } | Op::GetTupleElement { .. } | Op::Constant(_), _) => true,
-        (Op::Fusion(_), &[fused]) => {
-            let slices = |id| matches!(module.instructions[id].op, Op::DynamicSlice { .. });
-            let is_scalar = |id| module.shape(id).as_array().is_some_and(|array| array.dimensions.is_empty());
-            let passes_on = |op: &Op| op.is_input() || matches!(op, Op::Bitcast | Op::Reshape { .. });
-            let inside = &module.computations[fused].instructions;
-            inside.iter().filter(|&&id| slices(id)).count() == 1
-                && inside
-                    .iter()
-                    .all(|&id| slices(id) || is_scalar(id) || passes_on(&module.instructions[id].op))
-        }
-        _ => false,
-    }
 }
 
 /// One-pass orders as the compiler tries them, and its ways of sharing and packing.

@@ -242,7 +242,8 @@ impl<'a> Backwards<'a> {
 }
 
 /// Whether an instruction multiplies matrices, itself or in the kernel that it describes.
-fn multiplies(module: &Module, id: InstructionId) -> bool {
+/// Whether an instruction is a product, or a kernel with one.
+pub(crate) fn multiplies(module: &Module, id: InstructionId) -> bool {
     let instruction = &module.instructions[id];
     let is_product =
         |op: &Op| matches!(op, Op::Dot(_) | Op::Convolution(_) | Op::ScaledDot(_) | Op::RaggedDot(_));

@@ -65,6 +65,8 @@ pub struct RewriteOptions {
     pub reach: f64,
     /// Look for programs of every price, whatever the result will be.
     pub is_frontier: bool,
+    /// Whether barriers may be added where the compiler holds back the gradients of weights.
+    pub order: bool,
     /// Whether options of the compiler may be set.
     pub flags: bool,
     /// How to schedule the first guesses of an order.
@@ -90,6 +92,7 @@ impl Default for RewriteOptions {
             worth_of_certainty: 0.05,
             reach: 1.25,
             is_frontier: false,
+            order: true,
             flags: true,
             schedule: ScheduleOptions::default(),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
@@ -102,6 +105,7 @@ impl RewriteOptions {
     pub fn pull(&mut self, only: &[Lever], without: &[Lever]) {
         let is_pulled = |lever| (only.is_empty() || only.contains(&lever)) && !without.contains(&lever);
         self.rewrites.retain(|rewrite| is_pulled(rewrite.lever));
+        self.order = is_pulled(Lever::Order);
         self.flags = is_pulled(Lever::Flags);
     }
 }
@@ -197,7 +201,7 @@ pub fn rewrite(
     };
     let devices = whole.as_ref().map(|(_, of_one)| of_one.devices);
     let search = Search { compiler, machine: &machine, options, spread };
-    let before = search.price(module.clone())?;
+    let before = search.price_as_it_is(module.clone())?;
     let flat = Attempt { module: Arc::new(search.flatten(&module)?), estimated: before, steps: Vec::new() };
     let mut found = vec![flat];
     for (i, rewrite) in options.rewrites.iter().enumerate() {
@@ -206,6 +210,7 @@ pub fn rewrite(
             found = search.worth_going_on(found);
         }
     }
+    found.extend(search.only_in_order(&found[0])?);
     if options.flags {
         found.extend(search.in_the_order_of_memory(&found)?);
     }
@@ -213,9 +218,11 @@ pub fn rewrite(
     let chosen = choice::choose(&prices, options);
     let frontier = choice::undominated(&prices).into_iter().map(|i| prices[i]).collect();
     let free = choice::free(&prices).filter(|&free| free != chosen).map(|free| prices[free]);
-    let Attempt { module: rewritten, steps, .. } = found.swap_remove(chosen);
+    let mut chosen = found.swap_remove(chosen);
     // So that the module is not copied.
     drop(found);
+    search.put_in_order(&mut chosen)?;
+    let Attempt { module: rewritten, steps, .. } = chosen;
     let is_changed = steps.iter().any(|step| step.is_kept && step.lever != Lever::Flags);
     let flags = steps.iter().filter(|step| step.is_kept).flat_map(|step| step.flags.clone()).collect();
     let module = match (is_changed, whole) {
@@ -266,8 +273,51 @@ enum Try<'a> {
 
 impl Search<'_> {
     /// Prices a valid module.
-    fn price(&self, module: Module) -> Result<Estimated, RewriteError> {
+    fn price_as_it_is(&self, module: Module) -> Result<Estimated, RewriteError> {
         Ok(spread::price_on(module, self.compiler, self.machine, self.spread.as_ref())?)
+    }
+
+    /// Prices a rewritten module as it will be in the end: in order, if that is a lever.
+    fn price(&self, mut module: Module) -> Result<Estimated, RewriteError> {
+        self.order(&mut module)?;
+        self.price_as_it_is(module)
+    }
+
+    /// Adds the barriers without which the compiler would hold back the gradients of weights; says whether there are any.
+    fn order(&self, module: &mut Module) -> Result<bool, RewriteError> {
+        if !self.options.order || self.compiler.loops_with_slices.is_none() {
+            return Ok(false);
+        }
+        let context = Context { target: self.machine };
+        let runs = passes::run(module, &[&passes::GRADIENTS_FIRST], &context, RunOptions::default())?;
+        Ok(runs.iter().any(|run| run.changed))
+    }
+
+    /// A program in order, and not changed otherwise; none where that changes nothing.
+    fn only_in_order(&self, attempt: &Attempt) -> Result<Option<Attempt>, RewriteError> {
+        let mut module = Module::clone(&attempt.module);
+        if !self.order(&mut module)? {
+            return Ok(None);
+        }
+        let estimated = self.price_as_it_is(module.clone())?;
+        let steps = attempt.steps.iter().cloned().chain([in_order(estimated)]).collect();
+        Ok(Some(Attempt { module: Arc::new(module), estimated, steps }))
+    }
+
+    /// Puts a rewritten program in order, for which it was priced, and adds the step, if anything changes.
+    fn put_in_order(&self, attempt: &mut Attempt) -> Result<(), RewriteError> {
+        let kept = attempt.steps.iter().rposition(|step| step.is_kept && step.lever != Lever::Flags);
+        let Some(last) = kept.filter(|&last| attempt.steps[last].lever != Lever::Order) else {
+            return Ok(());
+        };
+        let module = Arc::make_mut(&mut attempt.module);
+        let before = module.clone();
+        if self.order(module)? {
+            let in_order = in_order(attempt.steps[last].estimated);
+            attempt.steps[last].estimated = self.price_as_it_is(before)?;
+            attempt.steps.insert(last + 1, in_order);
+        }
+        Ok(())
     }
 
     fn flatten(&self, module: &Module) -> Result<Module, RewriteError> {
@@ -324,7 +374,10 @@ impl Search<'_> {
         compiler.latency_hiding = None;
         let mut better = Vec::new();
         for attempt in found {
-            let module = Module::clone(&attempt.module);
+            let mut module = Module::clone(&attempt.module);
+            if attempt.steps.iter().any(|step| step.is_kept) {
+                self.order(&mut module)?;
+            }
             let estimated = spread::price_on(module, &compiler, self.machine, self.spread.as_ref())?;
             if estimated.price.total >= attempt.estimated.price.total {
                 continue;
@@ -428,6 +481,19 @@ impl Search<'_> {
         let most = self.options.most_per_replaced * fewer as f64;
         self.options.memory_limit.is_some_and(|limit| now.total > limit)
             || most >= now.total.0 as f64 * self.options.min_saving / 10.0
+    }
+}
+
+/// The step that puts a program in order.
+fn in_order(estimated: Estimated) -> Step {
+    Step {
+        lever: Lever::Order,
+        name: "gradients first",
+        description: "a loop completes gradients of weights, and frees large values, before it goes on",
+        estimated,
+        is_kept: true,
+        reports: Vec::new(),
+        flags: Vec::new(),
     }
 }
 

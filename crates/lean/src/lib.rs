@@ -4,6 +4,7 @@ mod backing;
 mod checkpoint;
 mod conditional_in_place;
 mod fusion;
+mod gradients_first;
 mod layers;
 mod loop_residuals;
 mod loop_state;
@@ -21,6 +22,7 @@ pub use fusion::{
     FUSION, FUSION_OF_UPDATES, Fusion, FusionEdge, FusionOptions, FusionReport, RowTileOptions,
     SiblingOptions, Verdict,
 };
+pub use gradients_first::GRADIENTS_FIRST;
 pub use layers::{Borders, CHECKPOINT_LAYERS, CheckpointLayers, Saves};
 pub use loop_residuals::{LOOP_RESIDUALS, LoopResiduals, ResidualPair, ResidualsReport};
 pub use loop_state::{

@@ -14,7 +14,9 @@ use toml::de::DeValue;
 use crate::closest::did_you_mean;
 use crate::compiler_file::{self, BUILT_IN};
 use crate::target_spans::span_of;
-use crate::{Bytes, Family, FusionRules, Intervals, Target};
+use memplan_ir::ElementType;
+
+use crate::{Bytes, Family, FusionRules, Intervals, MemorySpaceId, Target};
 
 /// A compiler whose memory can be estimated.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -38,9 +40,9 @@ pub struct Compiler {
     /// Whether a result takes over the memory of an operand only where both have one shape.
     #[serde(default)]
     pub same_shapes: bool,
-    /// Whether loops read slices of their state beside other work, from the beginning of each step.
+    /// How it orders loops that read slices of their state beside other work; nothing where they are ordered as all else.
     #[serde(default)]
-    pub slices_first: bool,
+    pub loops_with_slices: Option<LoopsWithSlices>,
     /// How it orders programs of several devices to hide their transfers; nothing where it does not.
     #[serde(default)]
     pub latency_hiding: Option<LatencyHiding>,
@@ -51,6 +53,12 @@ pub struct Compiler {
     /// times that memory: larger ones need hardly less main memory for it. 0: in none.
     #[serde(default)]
     pub fast_memory_reach: u64,
+    /// Whether it multiplies f32 as TF32, at default precision, on machines that can.
+    #[serde(default)]
+    pub products_in_tf32: bool,
+    /// Whether kernels wait for copies to the host's memory and back.
+    #[serde(default)]
+    pub waits_for_host: bool,
     /// Bytes of main memory that the program itself takes.
     #[serde(default)]
     pub code: CodeSize,
@@ -82,6 +90,14 @@ impl CodeSize {
     pub fn of(&self, n_kernels: u64) -> Bytes {
         self.base.saturating_add(Bytes(self.per_kernel.0.saturating_mul(n_kernels)))
     }
+}
+
+/// How loops are ordered that read slices of their state from the beginning of each step, beside other work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoopsWithSlices {
+    /// How many other products come before a product that no other needs.
+    pub defers: usize,
 }
 
 /// How a scheduler hides the time of transfers between devices behind other work.
@@ -273,9 +289,17 @@ impl Compiler {
         Compiler::built_in().into_iter().find(|compiler| is_known && compiler.compiles_for(target))
     }
 
-    /// A machine, with the kernels that this compiler makes for it.
+    /// A machine, as this compiler uses it: with the kernels that it makes, and at the rates that they reach.
     pub fn on(&self, target: &Target) -> Target {
-        Target { fusion: self.fusion.clone(), ..target.clone() }
+        let mut machine = Target { fusion: self.fusion.clone(), ..target.clone() };
+        if let Some(rate) = target.tf32_rate.filter(|_| self.products_in_tf32) {
+            machine.rates = target.rates.with(ElementType::F32, rate);
+        }
+        for transfer in &mut machine.transfers {
+            let is_of_host = [transfer.from, transfer.to].contains(&MemorySpaceId::HOST);
+            transfer.blocks_kernels |= self.waits_for_host && is_of_host;
+        }
+        machine
     }
 }
 

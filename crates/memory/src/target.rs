@@ -103,6 +103,9 @@ pub struct Transfer {
     /// Bytes per second; `None`: that of the slower memory.
     #[serde(default)]
     pub bandwidth: Option<f64>,
+    /// Whether kernels wait while it runs.
+    #[serde(default)]
+    pub blocks_kernels: bool,
 }
 
 /// Operations per second of the matrix units by element type; a multiplication with its addition counts two.
@@ -116,6 +119,13 @@ impl Rates {
     /// The rate for a type; `None` where the target file gives none.
     pub fn get(&self, element_type: ElementType) -> Option<f64> {
         self.0.get(&element_type).map(|rate| rate.0)
+    }
+
+    /// The same, but for one type.
+    pub(crate) fn with(&self, element_type: ElementType, rate: f64) -> Rates {
+        let mut rates = self.clone();
+        rates.0.insert(element_type, Rate(rate));
+        rates
     }
 }
 
@@ -136,7 +146,7 @@ impl TryFrom<f64> for Rate {
 }
 
 /// Cores that share a matrix product.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MatrixCores {
@@ -146,6 +156,12 @@ pub struct MatrixCores {
     pub tile: u64,
     /// Terms of sums that are worth a core of their own.
     pub depth: u64,
+    /// The share of [`Target::rates`] that they reach.
+    #[serde(default = "whole")]
+    pub share: f64,
+    /// The share that they reach in convolutions with a window; `None`: the same.
+    #[serde(default)]
+    pub convolution_share: Option<f64>,
 }
 
 /// The cost of a vector unit in addition to its arithmetic: a kernel is a loop over registers.
@@ -210,6 +226,10 @@ pub struct Target {
     /// How fast the matrix units are.
     #[serde(default)]
     pub rates: Rates,
+    /// Operations per second of the matrix units on f32 rounded to TF32, which is what XLA does at default precision;
+    /// `None`: they multiply f32 as it is.
+    #[serde(default)]
+    pub tf32_rate: Option<f64>,
     /// Additions per second of the vector units, all element types alike; `None`: not known.
     #[serde(default)]
     pub vector_rate: Option<f64>,

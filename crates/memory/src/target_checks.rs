@@ -73,11 +73,18 @@ impl Target {
         if self.vector_rate.is_some_and(|rate| !is_above_zero(rate)) {
             return wrong("vector_rate", "the rate of the vector units must be above zero");
         }
+        if self.tf32_rate.is_some_and(|rate| !is_above_zero(rate)) {
+            return wrong("tf32_rate", "a rate must be above zero");
+        }
         if self.matrix_unit == Some(0) {
             return wrong("matrix_unit", "a matrix unit has at least one row");
         }
         if self.matrix_cores.is_some_and(|cores| [cores.count, cores.tile, cores.depth].contains(&0)) {
             return wrong("matrix_cores", "there is at least one of everything");
+        }
+        let shares = self.matrix_cores.map(|cores| [cores.share, cores.convolution_share.unwrap_or(1.0)]);
+        if !shares.iter().flatten().all(|&share| is_share(share)) {
+            return wrong("matrix_cores", "products reach a share of their rate above 0 and up to 1");
         }
         if !is_duration(self.kernel_overhead) {
             return wrong("kernel_overhead", "the overhead of a kernel must not be below zero");
@@ -110,6 +117,10 @@ impl Target {
     }
 }
 
+fn is_share(share: f64) -> bool {
+    share > 0.0 && share <= 1.0
+}
+
 /// An error in the memory space with this number, given that earlier ones are sound.
 fn space_problem(i: usize, space: &MemorySpace, before: &[MemorySpace]) -> Result<(), Problem> {
     let MemorySpace { id, name, .. } = space;
@@ -123,7 +134,7 @@ fn space_problem(i: usize, space: &MemorySpace, before: &[MemorySpace]) -> Resul
     if space.bandwidth.is_some_and(|bandwidth| !is_above_zero(bandwidth)) {
         return wrong("bandwidth", format!("the bandwidth of `{name}` must be above zero"));
     }
-    if !(space.kernel_share > 0.0 && space.kernel_share <= 1.0) {
+    if !is_share(space.kernel_share) {
         return wrong("kernel_share", "kernels reach a share of the bandwidth above 0 and up to 1".into());
     }
     if !is_duration(space.latency) {

@@ -37,12 +37,13 @@ mod resize;
 
 pub use memplan_lean::{
     Borders, CHECKPOINT_LAYERS, CONDITIONAL_IN_PLACE, Checkpoint, CheckpointLayers, FLAT_LOOP_STATE, FUSION,
-    FUSION_OF_UPDATES, Fusion, FusionEdge, FusionOptions, FusionReport, KeepWithinLoops, LOOP_RESIDUALS,
-    LOOP_STATE_IN_PLACE, LoopResiduals, LoopStateInPlace, LoweredPeak, OFFLOAD_ROWS, OffloadReport,
-    OffloadRows, PARTS, PIN_LAYOUTS, Parts, PartsReport, Products, REMAT, REMAT_BEHIND_BARRIERS,
-    REMAT_BEHIND_SELECTS, ROW_BLOCKS, Recomputed, Remat, RematReport, ResidualPair, ResidualsReport,
-    RowBlocks, RowTileOptions, Saves, SiblingOptions, Tie, UNINITIALIZED_RESULTS, UPDATES_WITHIN_LOOPS,
-    UpdatesWithinLoops, Verdict, checkpoint, kept_for_backward, narrow_arguments, narrow_values,
+    FUSION_OF_UPDATES, Fusion, FusionEdge, FusionOptions, FusionReport, GRADIENTS_FIRST, KeepWithinLoops,
+    LOOP_RESIDUALS, LOOP_STATE_IN_PLACE, LoopResiduals, LoopStateInPlace, LoweredPeak, OFFLOAD_ROWS,
+    OffloadReport, OffloadRows, PARTS, PIN_LAYOUTS, Parts, PartsReport, Products, REMAT,
+    REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS, ROW_BLOCKS, Recomputed, Remat, RematReport, ResidualPair,
+    ResidualsReport, RowBlocks, RowTileOptions, Saves, SiblingOptions, Tie, UNINITIALIZED_RESULTS,
+    UPDATES_WITHIN_LOOPS, UpdatesWithinLoops, Verdict, checkpoint, kept_for_backward, narrow_arguments,
+    narrow_values,
 };
 pub use memplan_place::{
     Because, COPY_INSERTION, Conflict, CopyInsertion, CopyReport, DEFAULT_LAYOUTS, DONATION, DYNAMIC_MARKS,
@@ -71,7 +72,7 @@ pub use memplan_xla::{
     RESHAPE_DECOMPOSER, RESHAPE_DECOMPOSER_OF_RESULTS, RESHAPES_BY_ROWS, SCATTER_OF_ADDEND,
     SELECT_AND_SCATTER_EXPANDER, SOFTMAX_REWRITER_TRITON, SORT_IOTA_FUSION, SPLITK_REWRITER,
     STABLE_SORT_EXPANDER, SplitkRewriter, TRANSPOSE_FOLDING, TRANSPOSED_STATE, TREE_REDUCTION_REWRITER,
-    TRIANGULAR_SOLVE_LAYOUTS, WINDOWS_OUTSIDE_LANES, fully_shard,
+    TRIANGULAR_SOLVE_LAYOUTS, TRITON_CONSUMERS, WINDOWS_OUTSIDE_LANES, fully_shard,
 };
 pub use of_compiler::of_compiler;
 pub use pipeline::{FOLLOWABLE, KEEP_WITHIN_LOOPS, LEGALIZE, SIMPLIFY, TAKE_APART, legalize};
@@ -98,6 +99,7 @@ pub const ALL: &[&dyn Pass] = &[
     &FUSION,
     &FUSION_INLINER,
     &FUSION_OF_UPDATES,
+    &GRADIENTS_FIRST,
     &HOST_OFFLOAD,
     &KEEP_WITHIN_LOOPS,
     &LAYOUT_ASSIGNMENT,
@@ -162,6 +164,7 @@ pub const FOREIGN: &[&dyn Pass] = &[
     &TRANSPOSED_STATE,
     &TREE_REDUCTION_REWRITER,
     &TRIANGULAR_SOLVE_LAYOUTS,
+    &TRITON_CONSUMERS,
     &WHILE_INVARIANT_CODE_MOTION_OF_ALL,
     &WINDOWS_OUTSIDE_LANES,
 ];

@@ -1,7 +1,7 @@
 //! Machines: convert work to seconds.
 
 use memplan_ir::ElementType;
-use memplan_memory::{MemorySpaceId, Target};
+use memplan_memory::{MemorySpaceId, Target, Transfer};
 
 use crate::{Registers, Work};
 
@@ -58,8 +58,17 @@ impl Machine<'_> {
     /// Seconds that a transfer between two memories takes when nothing else uses them: at the rate of the transfer, or
     /// of main memory, which is the slower end.
     pub fn transfer_seconds(&self, from: MemorySpaceId, to: MemorySpaceId, bytes: f64) -> f64 {
-        let way = self.target.transfers.iter().find(|way| way.from == from && way.to == to);
-        bytes / way.and_then(|way| way.bandwidth).or(self.main).unwrap_or(f64::INFINITY)
+        let bandwidth = self.way(from, to).and_then(|way| way.bandwidth).or(self.main);
+        bytes / bandwidth.unwrap_or(f64::INFINITY)
+    }
+
+    /// Whether kernels wait while a transfer between two memories runs.
+    pub fn transfer_blocks_kernels(&self, from: MemorySpaceId, to: MemorySpaceId) -> bool {
+        self.way(from, to).is_some_and(|way| way.blocks_kernels)
+    }
+
+    fn way(&self, from: MemorySpaceId, to: MemorySpaceId) -> Option<&Transfer> {
+        self.target.transfers.iter().find(|way| way.from == from && way.to == to)
     }
 
     /// A type without a rate of its own runs at that of a type that the matrix unit computes it with: floating point

@@ -26,14 +26,22 @@ impl MatrixProduct {
         self.batch * self.rows * self.columns * self.contracted * self.taps
     }
 
-    /// Multiplications that the matrix units of a target make in the time that the product takes: on whole tiles, and as
-    /// if all cores worked until the last is done.
+    /// Multiplications that the matrix units of a target make in the time that the product takes: on whole tiles, as if
+    /// all cores worked until the last is done, and at their full rate.
     pub(super) fn padded_on(&self, target: &Target) -> f64 {
         let padded = match target.matrix_unit {
             Some(unit) => self.padded(unit as f64),
             None => self.multiplications(),
         };
-        padded / target.matrix_cores.map_or(1.0, |cores| self.occupancy(&cores))
+        padded / target.matrix_cores.map_or(1.0, |cores| self.occupancy(&cores) * self.share(&cores))
+    }
+
+    /// The share of the rate that the cores reach while they work. Convolutions of one tap are products.
+    fn share(&self, cores: &MatrixCores) -> f64 {
+        match cores.convolution_share {
+            Some(share) if self.taps > 1.0 => share,
+            _ => cores.share,
+        }
     }
 
     /// The share of cores that work, on average. Each computes a tile of the result; where there are fewer tiles than
@@ -87,7 +95,7 @@ mod tests {
 
     #[test]
     fn cores_without_a_tile_are_idle() {
-        let cores = MatrixCores { count: 100, tile: 64, depth: 256 };
+        let cores = MatrixCores { count: 100, tile: 64, depth: 256, share: 1.0, convolution_share: None };
         let share = |batch: f64, rows: f64, columns: f64, contracted: f64| {
             MatrixProduct { batch, rows, columns, contracted, taps: 1.0 }.occupancy(&cores)
         };

@@ -12,8 +12,9 @@
 //!
 //! The body of a loop is timed once, alone; transfers started before the loop use the time that it leaves.
 //!
-//! Transfers between a device and its host overlap with all else in their computation, since compilers start them early
-//! and wait for them late. So a computation, with the loops in it, takes at least as long as the link carries its bytes.
+//! Transfers between a device and its host overlap with all else in their computation, if the compiler starts them early
+//! and waits for them late: a computation, with the loops in it, then takes at least as long as the link carries its
+//! bytes. Where kernels wait for such transfers (`Transfer::blocks_kernels`), their times add up.
 
 use std::collections::VecDeque;
 
@@ -166,6 +167,13 @@ impl From<&Run> for RunEstimate {
 }
 
 impl Run {
+    /// Adds a transfer over the link to the host.
+    fn add_link(&mut self, transfer: &Run) {
+        self.link += transfer.link;
+        self.seconds += transfer.seconds;
+        self.waiting += transfer.waiting;
+    }
+
     fn add(&mut self, other: &Run, times: f64) {
         self.bytes += times * other.bytes;
         self.transferred += times * other.transferred;
@@ -207,11 +215,10 @@ impl Follow<'_> {
             match &instruction.op {
                 Op::CopyStart { cross_program_prefetch_index } => {
                     let transfer = self.copy(id);
-                    run.link += transfer.link;
                     run.bytes += transfer.bytes;
                     run.transferred += transfer.bytes;
                     match cross_program_prefetch_index {
-                        None if transfer.link > 0.0 => {}
+                        None if transfer.link > 0.0 || transfer.waiting > 0.0 => run.add_link(&transfer),
                         None => flying.push_back(Flying { start: id, left: transfer.seconds }),
                         // The previous run left it here already.
                         Some(_) => run.resident += transfer.bytes,
@@ -257,7 +264,7 @@ impl Follow<'_> {
         let work = self.costs.work(id);
         let mut run = Run { matrix: work.matrix_operations(), vector: work.vector, ..Run::default() };
         let is_broadcast = matches!(self.module.instructions[id].op, Op::Broadcast { .. });
-        let (mut memory, mut latency) = (0.0, 0.0f64);
+        let (mut memory, mut latency, mut link) = (0.0, 0.0f64, Run::default());
         for access in &work.accesses {
             let at = access.operand.map_or(id, |k| self.module.instructions[id].operands[k as usize]);
             let (space, bytes) = (self.space(at, &access.index), access.bytes.0 as f64);
@@ -265,7 +272,7 @@ impl Follow<'_> {
             memory += seconds;
             // Compilers leave an array of one value on the host without contents, for a loop to write its rows.
             if space == MemorySpaceId::HOST && !is_broadcast {
-                run.link += self.machine.transfer_seconds(space, MemorySpaceId::MAIN, bytes);
+                link.add_link(&self.link(space, MemorySpaceId::MAIN, bytes));
             }
             // All memories are waited for at a time.
             latency = latency.max(self.machine.latency(space));
@@ -288,7 +295,17 @@ impl Follow<'_> {
             false => (run.matrix_seconds, run.vector_seconds) = (matrix, compute - matrix),
         }
         run.seconds = longest + work.overhead;
+        run.add_link(&link);
         run
+    }
+
+    /// The time of bytes on the link to the host, which is beside the kernels' time unless they wait.
+    fn link(&self, from: MemorySpaceId, to: MemorySpaceId, bytes: f64) -> Run {
+        let seconds = self.machine.transfer_seconds(from, to, bytes);
+        match self.machine.transfer_blocks_kernels(from, to) {
+            true => Run { seconds, waiting: seconds, ..Run::default() },
+            false => Run { link: seconds, ..Run::default() },
+        }
     }
 
     /// Main memory traffic and time of a copy between memories, on its own.
@@ -302,7 +319,7 @@ impl Follow<'_> {
         let ends = [from, to].iter().filter(|&&space| space == MemorySpaceId::MAIN).count();
         let seconds = self.machine.transfer_seconds(from, to, bytes);
         match from == MemorySpaceId::HOST || to == MemorySpaceId::HOST {
-            true => Run { bytes: bytes * ends as f64, link: seconds, ..Run::default() },
+            true => Run { bytes: bytes * ends as f64, ..self.link(from, to, bytes) },
             false => {
                 Run { bytes: bytes * ends as f64, seconds: seconds * ends.max(1) as f64, ..Run::default() }
             }

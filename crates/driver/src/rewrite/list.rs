@@ -44,6 +44,8 @@ pub enum Lever {
     Parts,
     /// Wide arrays exist in blocks of rows.
     Blocks,
+    /// Barriers where the compiler would keep values for longer than it needs to.
+    Order,
     /// Options of the compiler.
     Flags,
     /// Values wait in the host's memory.
