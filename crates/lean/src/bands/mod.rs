@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Windows need rows of the band before. They are kept in the state of the loop, which costs no operation (streaming, as in
-//! StreamNet), or computed again, which needs no state (patches, as in MCUNetV2). Before and after the loop there are bands
+//! StreamNet), or computed again, which needs no state (patches, as in MCUNetV2); or narrow rows are kept, and wide ones
+//! made of them again. Before and after the loop there are bands
 //! for the first and the last rows, so nothing is computed that is not in the arrays, and every number is the same.
 //!
 //! - [`reach`] says which rows of its operands a band of each operation reads.
