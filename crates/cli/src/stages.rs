@@ -7,7 +7,7 @@ use memplan::Compiled;
 use memplan::advice::explain::why_inserted;
 use memplan::driver::{StageReport, TriedPrograms, TriedSchedule};
 use memplan::fast_memory::{FastMemoryEntry, FastMemoryReport, Residence};
-use memplan::passes::{CopyReport, FusionReport, RematReport, Report, ResidualsReport};
+use memplan::passes::{BandsReport, CopyReport, FusionReport, Halo, RematReport, Report, ResidualsReport};
 
 use crate::time::{change_in_percent, duration};
 
@@ -78,6 +78,7 @@ pub(crate) fn explain(compiled: &Compiled) -> String {
 fn of_pass(report: &Report) -> String {
     let text = report.downcast_ref().map(recomputed);
     let text = text.or_else(|| report.downcast_ref().map(residuals));
+    let text = text.or_else(|| report.downcast_ref().map(bands));
     text.or_else(|| report.downcast_ref().map(copies)).unwrap_or_default()
 }
 
@@ -110,6 +111,27 @@ fn residuals(report: &ResidualsReport) -> String {
             rows.join(", ")
         )
     }))
+}
+
+fn bands(report: &BandsReport) -> String {
+    let parts = report.parts.iter().map(|part| {
+        let from = part.from.as_ref().map_or("the arguments".to_string(), |from| format!("`{from}`"));
+        let halo = match part.halo {
+            Halo::Kept => "keeps rows that the next band needs",
+            Halo::Narrow => "keeps narrow rows that the next band needs, and computes the others again",
+            Halo::Recomputed => "computes again rows that it needs of the band before",
+        };
+        let in_loop =
+            if part.in_loop > 0 { format!(", {} of them in a loop", part.in_loop) } else { String::new() };
+        format!(
+            "  from {from} to `{}` in {} bands of {}{in_loop}; each {halo}",
+            part.to,
+            part.bands,
+            times(part.rows as u32, "row"),
+        )
+    });
+    let estimate = format!("  about {} instead of {} at the peak", report.after, report.before);
+    lines(parts.chain([estimate]))
 }
 
 fn copies(report: &CopyReport) -> String {

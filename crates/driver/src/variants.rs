@@ -3,8 +3,8 @@
 use memplan_analysis::Machine;
 use memplan_memory::{FusionGoal, MemorySpaceId, Target};
 use memplan_passes::{
-    AnyPass, Fusion, FusionOptions, LOOP_RESIDUALS, LoopResiduals, OneIn, Pass, Products, REMAT, ROW_BLOCKS,
-    Remat, RowBlocks,
+    AnyPass, BANDS, Bands, Fusion, FusionOptions, LOOP_RESIDUALS, LoopResiduals, OneIn, Pass, Products,
+    REMAT, ROW_BLOCKS, Remat, RowBlocks,
 };
 
 use crate::Stages;
@@ -29,6 +29,8 @@ pub enum StageChange {
     Recompute(fn(Remat) -> Remat),
     /// The stage with passes of this name runs more passes at its end.
     After(&'static str, AnyPass),
+    /// The stage of this name runs another pass first.
+    Before(&'static str, AnyPass),
     /// Recomputation may cost time: for each byte that is not kept, `times` the time of writing it to main memory and
     /// reading it back, in the part `reach` of the program and of the steps of its loops ([`Remat::reach`],
     /// [`LoopResiduals::reach`]).
@@ -121,6 +123,10 @@ impl Variant {
         };
         let priced_in_blocks =
             |name, times, reach| in_blocks(name, StageChange::Price { times, reach, rounds: 1 });
+        let in_bands = |name, share| {
+            let bands = StageChange::Before("lay out", Bands { share, ..BANDS }.into());
+            variant(name, "layers on images are computed in bands of rows", [bands])
+        };
         // The variants that help most programs come first, since large programs try only the first.
         vec![
             priced_in_blocks("blocks of rows, price 2", 2.0, 1.0),
@@ -137,6 +143,9 @@ impl Variant {
             priced_in_blocks("blocks of rows, price 16", 16.0, 1.0),
             priced("price 1, many rounds", 1.0, 1.0, REMAT.max_rounds),
             priced("price 4, three quarters, many rounds", 4.0, 0.75, REMAT.max_rounds),
+            in_bands("bands of rows", 0.0),
+            in_bands("bands of rows, a quarter", 0.25),
+            in_bands("bands of rows, half", 0.5),
         ]
     }
 }
@@ -156,6 +165,10 @@ impl StageChange {
             StageChange::After(name, pass) => {
                 let stages = each.filter(|stage| stage.contains(name));
                 stages.for_each(|stage| stage.passes.to_mut().push(pass.clone()));
+            }
+            StageChange::Before(name, pass) => {
+                let stages = each.filter(|stage| stage.name == *name);
+                stages.for_each(|stage| stage.passes.to_mut().insert(0, pass.clone()));
             }
             &StageChange::Price { times, reach, rounds } => {
                 let seconds_per_byte = 2.0 * Machine::new(target).memory_seconds(MemorySpaceId::MAIN, 1.0);

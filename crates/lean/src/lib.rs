@@ -1,6 +1,7 @@
 //! Passes that make a program need less memory: fusion, recomputation, blocks of rows, loop state in place.
 
 mod backing;
+mod bands;
 mod checkpoint;
 mod conditional_in_place;
 mod fusion;
@@ -16,6 +17,7 @@ mod remat;
 mod row_blocks;
 mod rows;
 
+pub use bands::{BANDS, BandedPart, Bands, BandsReport, Halo};
 pub use checkpoint::{Checkpoint, checkpoint};
 pub use conditional_in_place::CONDITIONAL_IN_PLACE;
 pub use fusion::{

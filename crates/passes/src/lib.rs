@@ -36,14 +36,14 @@ mod pipeline;
 mod resize;
 
 pub use memplan_lean::{
-    Borders, CHECKPOINT_LAYERS, CONDITIONAL_IN_PLACE, Checkpoint, CheckpointLayers, FLAT_LOOP_STATE, FUSION,
-    FUSION_OF_UPDATES, Fusion, FusionEdge, FusionOptions, FusionReport, GRADIENTS_FIRST, KeepWithinLoops,
-    LOOP_RESIDUALS, LOOP_STATE_IN_PLACE, LoopResiduals, LoopStateInPlace, LoweredPeak, OFFLOAD_ROWS,
-    OffloadReport, OffloadRows, PARTS, PIN_LAYOUTS, Parts, PartsReport, Products, REMAT,
-    REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS, ROW_BLOCKS, Recomputed, Remat, RematReport, ResidualPair,
-    ResidualsReport, RowBlocks, RowTileOptions, Saves, SiblingOptions, Tie, UNINITIALIZED_RESULTS,
-    UPDATES_WITHIN_LOOPS, UpdatesWithinLoops, Verdict, checkpoint, kept_for_backward, narrow_arguments,
-    narrow_values,
+    BANDS, BandedPart, Bands, BandsReport, Borders, CHECKPOINT_LAYERS, CONDITIONAL_IN_PLACE, Checkpoint,
+    CheckpointLayers, FLAT_LOOP_STATE, FUSION, FUSION_OF_UPDATES, Fusion, FusionEdge, FusionOptions,
+    FusionReport, GRADIENTS_FIRST, Halo, KeepWithinLoops, LOOP_RESIDUALS, LOOP_STATE_IN_PLACE, LoopResiduals,
+    LoopStateInPlace, LoweredPeak, OFFLOAD_ROWS, OffloadReport, OffloadRows, PARTS, PIN_LAYOUTS, Parts,
+    PartsReport, Products, REMAT, REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS, ROW_BLOCKS, Recomputed, Remat,
+    RematReport, ResidualPair, ResidualsReport, RowBlocks, RowTileOptions, Saves, SiblingOptions, Tie,
+    UNINITIALIZED_RESULTS, UPDATES_WITHIN_LOOPS, UpdatesWithinLoops, Verdict, checkpoint, kept_for_backward,
+    narrow_arguments, narrow_values,
 };
 pub use memplan_place::{
     Because, COPY_INSERTION, Conflict, CopyInsertion, CopyReport, DEFAULT_LAYOUTS, DONATION, DYNAMIC_MARKS,
@@ -81,6 +81,7 @@ pub use resize::{ResizeError, Resized, resize};
 /// Every pass by name, in alphabetical order.
 pub const ALL: &[&dyn Pass] = &[
     &ALGEBRAIC_SIMPLIFIER,
+    &BANDS,
     &BITCAST_EXPANDER,
     &CALL_INLINER,
     &CHECKPOINT_LAYERS,

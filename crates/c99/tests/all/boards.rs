@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use memplan_ir::{Literal, Module};
 use memplan_testkit::{corpus, random_inputs};
 
-use crate::support::{Written, compare, expected, leaves, literal, written};
+use crate::support::{Written, compare, expected, leaves, literal, written, written_as_small_as_can_be};
 
 const COMPILER: &str = "arm-none-eabi-gcc";
 const EMULATOR: &str = "qemu-system-arm";
@@ -38,19 +38,25 @@ fn programs_compute_the_same_on_a_microcontroller() {
         eprintln!("skipped: no {missing}");
         return;
     }
+    let example = |name: &str| {
+        let text = std::fs::read_to_string(repository(&format!("examples/small/{name}.hlo.txt")));
+        memplan_hlo::parse(&text.expect("it is there")).expect("it is valid")
+    };
     let mut modules: Vec<(String, Module)> = Vec::new();
     for name in ["keyword_spotting", "image_classifier"] {
-        let text = std::fs::read_to_string(repository(&format!("examples/small/{name}.hlo.txt")));
-        modules
-            .push((name.to_string(), memplan_hlo::parse(&text.expect("it is there")).expect("it is valid")));
+        modules.push((name.to_string(), example(name)));
     }
     for program in corpus().iter().filter(|p| p.is_ours && ["kmeans", "lstm"].contains(&&*p.name)) {
         let module = memplan_hlo::parse(&program.text("before")).expect("programs of the corpus are valid");
         modules.push((program.name.clone(), module));
     }
+    let mut programs: Vec<_> =
+        modules.into_iter().map(|(name, module)| (written(module, "mcu-cortex-m7", &name), name)).collect();
+    let name = "image_classifier_in_bands";
+    let in_bands = written_as_small_as_can_be(example("image_classifier"), "mcu-cortex-m7", name);
+    programs.push((in_bands, name.to_string()));
     let mut failures = Vec::new();
-    for (name, module) in modules {
-        let program = written(module, "mcu-cortex-m7", &name);
+    for (program, name) in programs {
         let program = program.expect("it can be compiled").unwrap_or_else(|refusal| panic!("{refusal}"));
         let inputs = random_inputs(&program.module, 3);
         let expected = expected(&program, &inputs).expect("it can be evaluated");

@@ -8,7 +8,7 @@ use memplan_c99::{Program, Refusal, Sources, write};
 use memplan_driver::{CompileOptions, Effort, compile};
 use memplan_interp::{Options, evaluate};
 use memplan_ir::{ArrayLiteral, ElementType, Literal, Module};
-use memplan_memory::Target;
+use memplan_memory::{Bytes, Target};
 use memplan_passes::legalize;
 use memplan_plan_hlo::{PlanOptions, Planned, plan};
 
@@ -24,6 +24,18 @@ pub(crate) fn written(mut module: Module, target: &str, name: &str) -> Option<Re
     let target = Target::find(target).expect("the target is built in");
     let options = Effort::Quick.of(CompileOptions::default());
     let planned = compile(&mut module, &target, &options).ok()?.planned;
+    Some(as_c(module, &planned, &target, name))
+}
+
+/// Compiles a module for a machine with too little memory for it, so that every variant is tried, and writes it as C.
+pub(crate) fn written_as_small_as_can_be(
+    mut module: Module,
+    target: &str,
+    name: &str,
+) -> Option<Result<Written, Refusal>> {
+    let mut target = Target::find(target).expect("the target is built in");
+    target.spaces[0].capacity = Some(Bytes(1 << 12));
+    let planned = compile(&mut module, &target, &CompileOptions::default()).ok()?.planned;
     Some(as_c(module, &planned, &target, name))
 }
 

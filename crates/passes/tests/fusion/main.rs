@@ -1,5 +1,6 @@
 //! Fusion and recomputation: rule by rule, on programs of JAX, and on modules of 100,000 instructions.
 
+mod bands;
 mod corpus;
 mod filetests;
 mod numbers;
