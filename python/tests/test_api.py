@@ -5,11 +5,13 @@ import gzip
 import json
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +198,11 @@ def test_answers_draw_themselves() -> None:
     html = fit._repr_html_()
     assert "does not fit" in html and "too much" in html and "<svg" in html and "programs.py:" in html
     assert "to spare" in memplan.fits(saves, X, W, target="gpu-h100")._repr_html_()
+    # The table is that of the text: the same lines, in the same words.
+    plain = " ".join(str(fit.estimate).split())
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", html.split("live at the peak")[1])
+    assert len(cells) >= 10 and all(unescape(cell) in plain for cell in cells if len(cell) < 20)
+    assert "max-width: 100%; overflow-x: auto" in html
     plan = memplan.plan(HLO, target="cpu")
     proof = memplan.check(plan.module, plan)
     assert "plan verified" in proof._repr_html_() and f"{proof.reads:,}" in proof._repr_html_()
