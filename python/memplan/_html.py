@@ -38,11 +38,13 @@ def plan(result: Plan) -> str:
         )
     ]
     title, (heads, *rows), rest = result._native.lines()
+    verdicts = [_verdict(*space) for space in result._native.spaces if space[2] is not None]
+    seconds = result._native.seconds
+    time = [f"one run takes {_duration(seconds)} by the cost model"] if seconds else []
     return (
         f"<h4>{escape(result.module.name)} on {escape(result.target)}</h4>"
         + _table(("", "bytes"), totals)
-        + "".join(f"<p>{escape(_verdict(*space))}</p>" for space in result._native.spaces if space[2] is not None)
-        + (f"<p>one run takes {_duration(result._native.seconds)} by the cost model</p>" if result._native.seconds else "")
+        + "".join(f"<p>{escape(line)}</p>" for line in (*verdicts, *time))
         + _curve(result)
         + f"<p>{escape(title)}</p>"
         + _table(heads, rows)

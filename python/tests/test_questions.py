@@ -18,6 +18,8 @@ def test_answer(script: str, answer: str) -> None:
 
     After a change: MEMPLAN_UPDATE=1 pytest tests/test_questions.py
     """
+    if script.endswith("checkpoint.py") and tuple(map(int, version("jax").split(".")[:2])) < (0, 10):
+        pytest.skip("memplan.policy needs jax 0.10")
     done = subprocess.run([sys.executable, REPOSITORY / script], capture_output=True, text=True, cwd=REPOSITORY)
     assert done.returncode == 0, done.stderr
     found = f"With jax {version('jax')}:\n\n{done.stdout}"
