@@ -31,7 +31,7 @@ table: {tests}. All tests run in CI with the newest version.
 # the README's lines. All tests of the package take ten times as long.
 TESTS = ["test_api.py", "test_jit_falls_back.py", "test_questions.py", "test_documents.py::test_five_lines"]
 # The newest of each minor version, and the oldest that pyproject.toml admits.
-VERSIONS = ["0.8.0", "0.8.3", "0.9.2", "0.10.2", "0.11.2", "0.12.0.1"]
+VERSIONS = ["0.8.0", "0.9.2", "0.10.2", "0.11.2", "0.12.0.1"]
 # CPythons to try for a version, in this order: the first that pip has a jaxlib for.
 PYTHONS = ["3.13", "3.12", "3.11"]
 FRAMEWORKS = ["flax", "optax", "equinox", "pytest"]
