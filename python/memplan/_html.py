@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 #: Size of the picture, in points.
 WIDTH, HEIGHT = 720, 160
 
-#: Arrays at the peak that are listed.
-MOST_HOLDERS = 12
+#: Letters that stay on one line, as figures do; longer texts break anywhere, so that a table is as wide as its cell.
+UNBROKEN = 14
 
 #: Intervals that the picture of a packing shows, the largest of them: a browser draws so many at once.
 MOST_INTERVALS = 2000
@@ -37,17 +37,35 @@ def plan(result: Plan) -> str:
             ("total", result.total),
         )
     ]
-    holders = [
-        (readable(h.bytes), h.shape, h.instruction, h.operation, h.source or "", h.kept_by)
-        for h in result.holders[:MOST_HOLDERS]
-    ]
+    title, (heads, *rows), rest = result._native.lines()
+    verdicts = [_verdict(*space) for space in result._native.spaces if space[2] is not None]
+    seconds = result._native.seconds
+    time = [f"one run takes {_duration(seconds)} by the cost model"] if seconds else []
     return (
         f"<h4>{escape(result.module.name)} on {escape(result.target)}</h4>"
         + _table(("", "bytes"), totals)
+        + "".join(f"<p>{escape(line)}</p>" for line in (*verdicts, *time))
         + _curve(result)
-        + f"<p>live at the peak: {readable(result.peak.bytes)} while {escape(result.peak.instruction)} runs</p>"
-        + _table(("size", "shape", "instruction", "operation", "source", "kept by"), holders)
+        + f"<p>{escape(title)}</p>"
+        + _table(heads, rows)
+        + (f"<p>{escape(rest)}</p>" if rest else "")
     )
+
+
+def _verdict(_: int, name: str, usable: int, needed: int) -> str:
+    """Whether a memory suffices, as reports say it."""
+    from memplan._results import readable
+
+    room = usable - needed
+    rest = f"fits, {readable(room)} to spare" if room >= 0 else f"does NOT fit, {readable(-room)} too much"
+    return f"{readable(needed)} of {readable(usable)} of {name}: {rest}"
+
+
+def _duration(seconds: float) -> str:
+    """As reports have it."""
+    units = ((1.0, 1.0, "s"), (1e-3, 1e3, "ms"), (1e-6, 1e6, "µs"), (0.0, 1e9, "ns"))
+    factor, unit = next((factor, unit) for least, factor, unit in units if seconds >= least)
+    return f"{seconds * factor:.3f} {unit}"
 
 
 def rewritten(result: Rewritten) -> str:
@@ -122,10 +140,17 @@ def _intervals(result: Packing) -> str:
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    def row(tag: str, cells: Sequence[str]) -> str:
-        return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+    """A table that breaks long texts, and scrolls where even so it is wider than the cell."""
 
-    return f"<table>{row('th', header)}{''.join(row('td', cells) for cells in rows)}</table>"
+    def row(tag: str, cells: Sequence[str]) -> str:
+        def style(cell: str) -> str:
+            wrap = "white-space: nowrap" if len(cell) <= UNBROKEN else "overflow-wrap: anywhere; min-width: 7em"
+            return f"text-align: left; vertical-align: top; {wrap}"
+
+        return "<tr>" + "".join(f'<{tag} style="{style(cell)}">{escape(cell)}</{tag}>' for cell in cells) + "</tr>"
+
+    lines = row("th", header) + "".join(row("td", cells) for cells in rows)
+    return f'<div style="max-width: 100%; overflow-x: auto"><table>{lines}</table></div>'
 
 
 def _curve(result: Plan) -> str:
@@ -146,5 +171,5 @@ def _curve(result: Plan) -> str:
 
 
 def _picture(of: str, shapes: str) -> str:
-    size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
-    return f'<svg {size} role="img" aria-label="{of}">{shapes}</svg>'
+    size = f'viewBox="0 0 {WIDTH} {HEIGHT}" style="width: 100%; max-width: {WIDTH}px" preserveAspectRatio="none"'
+    return f'<svg {size} height="{HEIGHT}" role="img" aria-label="{of}">{shapes}</svg>'

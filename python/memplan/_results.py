@@ -165,6 +165,7 @@ class _Planned(Protocol):
     def buffers(self) -> list[NDArray[np.uint64]]: ...
     def holders(self) -> list[dict[str, Any]]: ...
     def records(self) -> list[dict[str, Any]]: ...
+    def lines(self) -> tuple[str, list[list[str]], str]: ...
     def to_json(self) -> str: ...
 
 
@@ -193,7 +194,7 @@ class _Said:
 
 class _SaidOfPlan(_Said):
     _PROPERTIES = ("module", "target", "seconds", "totals", "spaces", "allocations", "curve", "peak", "buffers")
-    _FUNCTIONS = ("holders", "records", "to_json")
+    _FUNCTIONS = ("holders", "lines", "records", "to_json")
 
 
 class _SaidOfRewritten(_Said):

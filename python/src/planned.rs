@@ -194,6 +194,14 @@ impl Planned {
             .collect()
     }
 
+    /// The same in the lines of reports: the title, the table with heads first, and what is said of lines that it leaves
+    /// out.
+    fn lines(&self) -> (String, Vec<Vec<String>>, String) {
+        let memplan_cli::PeakTable { title, rows, rest } =
+            memplan_cli::PeakTable::new(&self.module, &self.planned);
+        (title, rows, rest)
+    }
+
     /// The columns of the table of buffers: allocation, offset, size, start, end. A slice has a row for each time that it
     /// is in use without a break.
     #[getter]

@@ -5,11 +5,13 @@ import gzip
 import json
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +87,7 @@ def test_estimate() -> None:
     assert sizes == sorted(sizes, reverse=True) and sum(sizes) == pytest.approx(found.peak.bytes, rel=0.05)
     assert any(holder.source and "programs.py:" in holder.source for holder in found.holders)
     assert "expected of xla-gpu" in str(found) and "live at the peak" in str(found)
-    assert "transformer" not in repr(found) and "GiB" not in found._repr_html_()
+    assert "transformer" not in repr(found) and found._repr_html_().count("GiB") == 2, "of the limit alone"
     assert "<svg" in found._repr_html_() and "programs.py:" in found._repr_html_()
     for target, compiler in (("tpu-v5e", "xla-tpu"), ("cpu", "xla-cpu"), ("gpu-mi300x", "xla-gpu")):
         assert memplan.estimate(fun, *args, target=target).compiler == compiler
@@ -196,6 +198,11 @@ def test_answers_draw_themselves() -> None:
     html = fit._repr_html_()
     assert "does not fit" in html and "too much" in html and "<svg" in html and "programs.py:" in html
     assert "to spare" in memplan.fits(saves, X, W, target="gpu-h100")._repr_html_()
+    # The table is that of the text: the same lines, in the same words.
+    plain = " ".join(str(fit.estimate).split())
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", html.split("live at the peak")[1])
+    assert len(cells) >= 10 and all(unescape(cell) in plain for cell in cells if len(cell) < 20)
+    assert "max-width: 100%; overflow-x: auto" in html
     plan = memplan.plan(HLO, target="cpu")
     proof = memplan.check(plan.module, plan)
     assert "plan verified" in proof._repr_html_() and f"{proof.reads:,}" in proof._repr_html_()

@@ -12,6 +12,19 @@ from conftest import REPOSITORY
 PYTHON = REPOSITORY / "python"
 
 
+def test_versions_of_jax() -> None:
+    """README.md names the versions in the table of what was tested, and all of it passed."""
+    table = (REPOSITORY / "docs" / "jax_versions.md").read_text()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("| 0.")]
+    assert all(int(passed) > 30 and failed == "0" for _, _, _, passed, failed, *_ in rows)
+    said = re.search(r"tested with jax (.*?) \(\[", (PYTHON / "README.md").read_text())
+    assert said and re.findall(r"[\d.]+\d", said[1]) == [version for version, *_ in rows]
+    # Each minor version since the oldest that pip may choose.
+    minors = [int(version.split(".")[1]) for version, *_ in rows]
+    lowest = re.search(r"jax>=0\.(\d+)", (PYTHON / "pyproject.toml").read_text())
+    assert lowest and set(minors) == set(range(int(lowest[1]), max(minors) + 1))
+
+
 def run(file: Path) -> str:
     return subprocess.run([sys.executable, file], check=True, capture_output=True, text=True).stdout
 

@@ -46,8 +46,18 @@ def command(tmp_path):
 def memplan(command, tmp_path):
     """Runs a verb that plans, and gives its plan."""
 
-    def run(path, verb, target, *emits, flags=()):
-        command(verb, path, "--target", target, "-o", "plan.json", "--format", "json", *flags, emits=emits)
+    def run(path, verb, target, *emits, flags=(), statuses=(0,)):
+        command(verb, path, "--target", target, "-o", "plan.json", "--format", "json", *flags, emits=emits, statuses=statuses)
         return json.loads((tmp_path / "plan.json").read_text())
+
+    return run
+
+
+@pytest.fixture
+def text_of():
+    """Runs the command, and gives the report that a wide terminal would show."""
+
+    def run(*args):
+        return subprocess.run([str(MEMPLAN), "-q", *map(str, args)], check=True, capture_output=True, text=True, timeout=600).stdout
 
     return run

@@ -1,5 +1,6 @@
 """The page of `--emit html=FILE` in a browser: it opens without an error, shows the plan's figures, and answers."""
 
+import csv
 import json
 import os
 import pathlib
@@ -20,6 +21,10 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
 PICTURES = os.environ.get("MEMPLAN_PICTURES")
 
 
+# Heights of windows by their widths: a telephone, a laptop, a desk.
+HEIGHTS = {420: 860, 1280: 720, 1920: 1080}
+
+
 @pytest.fixture(scope="module")
 def browser():
     with sync_api.sync_playwright() as playwright:
@@ -33,12 +38,12 @@ def open_page(browser):
     """Opens a page, which may ask no network and say no error; gives it when it is drawn."""
     said, pages = [], []
 
-    def open_it(path, scheme="light"):
-        page = browser.new_page(viewport={"width": 1280, "height": 720}, color_scheme=scheme)
+    def open_it(path, scheme="light", width=1280, link=""):
+        page = browser.new_page(viewport={"width": width, "height": HEIGHTS[width]}, color_scheme=scheme)
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
         page.on("request", lambda request: said.append(request.url) if not request.url.startswith(("file:", "data:")) else None)
-        page.goto(f"file://{path}")
+        page.goto(f"file://{path}{link}")
         page.wait_for_function("window.memplan && memplan.charts[0].took !== undefined")
         pages.append(page)
         return page
@@ -184,6 +189,201 @@ def test_two_programs_beside_each_other(verb, command, tmp_path, open_page):
         assert page.evaluate("memplan.models.some((m) => memplan.visible.get(m).some((v) => v === 1))")
 
 
+def duration(seconds):
+    """As reports have it."""
+    factor, unit = next((f, u) for least, f, u in ((1, 1, "s"), (1e-3, 1e3, "ms"), (1e-6, 1e6, "µs"), (0, 1e9, "ns")) if seconds >= least)
+    return f"{seconds * factor:.3f} {unit}"
+
+
+@pytest.mark.parametrize(("path", "verb", "target"), [
+    ("tests/corpus/transformer_training_step/before.hlo.txt", "compile", "gpu-h100"),
+    ("tests/corpus/lstm/before.hlo.txt", "plan", "tpu-v5e"),
+    ("examples/mlp_training_step.hlo.txt", "plan", "tpu-v5e"),
+])
+def test_figures_and_lines_are_those_of_the_report(path, verb, target, memplan, text_of, tmp_path, open_page):
+    plan = memplan(ROOT / path, verb, target, "html=view.html")
+    report = text_of(verb, ROOT / path, "--target", target)
+    page = open_page(tmp_path / "view.html")
+    for said in page.inner_text("#verdict").split("; "):
+        assert said in report.replace("does NOT fit", "does not fit")
+    assert page.inner_text("#totals .time dd") == duration(plan["cost"]["seconds"])
+    assert f"one run takes {duration(plan['cost']['seconds'])}" in report
+    # Who holds the peak: the same lines in the same order, with the same bytes.
+    if plan["peak"]["bytes"] == plan["totals"]["peak_live"]:
+        lines = [(h["bytes"], h["count"], f"{h['operation']} {h['shape']}", h["class"].replace("-", " "), h.get("source") or "") for h in plan["peak"]["holders"]]
+        with page.expect_download() as download:
+            page.click("#moment .export button:nth-child(2)")
+        with open(download.value.path(), newline="") as file:
+            rows = list(csv.DictReader(file))
+        found = [(int(r["bytes"]), int(r["values"]), r["what"], r["class"], r["source"]) for r in rows]
+        assert sorted(found) == sorted(lines)
+        assert [line[0] for line in found] == [line[0] for line in lines]
+
+
+def test_the_table_leaves_the_page(memplan, tmp_path, open_page):
+    memplan(TRAINING, "compile", "gpu-h100", "html=view.html", "layout=layout.json")
+    buffers = json.loads((tmp_path / "layout.json").read_text())["buffers"]
+    page = open_page(tmp_path / "view.html")
+    page.click("#tab-table")
+    with page.expect_download() as download:
+        page.click("#table .export button:nth-child(2)")
+    with open(download.value.path(), newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert download.value.suggested_filename == "buffers.csv"
+    assert sorted(int(row["bytes"]) for row in rows) == sorted(buffer["size"] for buffer in buffers)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.fill("#search", "dot_general")
+    page.click("#table .export button:nth-child(1)")
+    page.wait_for_function("document.querySelector('#said').className === 'shown'")
+    lines = page.evaluate("navigator.clipboard.readText()").splitlines()
+    assert len(lines) == 1 + page.evaluate("memplan.hits.length")
+    assert lines[0].split("\t") == list(rows[0])
+
+
+def test_a_link_keeps_what_is_seen(memplan, tmp_path, open_page):
+    memplan(TRAINING, "compile", "gpu-h100", "html=view.html")
+    page = open_page(tmp_path / "view.html")
+    state = """({ name: memplan.selected === null ? null : memplan.model.bufferName(memplan.selected), of: memplan.models.indexOf(memplan.model),
+        group: memplan.grouping, across: memplan.across, query: memplan.query, moment: memplan.moment, tab: memplan.open,
+        shown: document.querySelector("#stage").value, low: memplan.charts[0].axis.low.toPrecision(4), high: memplan.charts[0].axis.high.toPrecision(4) })"""
+    first = page.evaluate(state)
+    page.wait_for_timeout(400)
+    assert page.evaluate("location.hash") == "", "nothing is chosen, so a link says nothing"
+    page.select_option("#stage", "1")
+    page.evaluate("memplan.group('source'); memplan.goAcross('time'); memplan.find('dot'); memplan.lookAt(7); memplan.select(memplan.model.liveAt(7)[1], true); memplan.zoom(0.5)")
+    page.wait_for_function("location.hash.includes('buffer=') && location.hash.includes('time=')")
+    seen = page.evaluate(state)
+    assert seen != first and seen["name"] is not None
+    other = open_page(tmp_path / "view.html", link=page.evaluate("location.hash"))
+    assert other.evaluate(state) == seen
+    # What a link says of another program is left out.
+    other = open_page(tmp_path / "view.html", link="#show=9&group=none&of=7&buffer=nobody&launch=1e9&time=x&tab=y")
+    assert {**other.evaluate(state), "moment": first["moment"]} == first
+
+
+def test_classes_have_the_same_colors_on_every_page(memplan, tmp_path, open_page):
+    colors = []
+    for path in (TRAINING, ROOT / "tests/corpus/lstm/before.hlo.txt"):
+        memplan(path, "plan", "gpu-h100", "html=view.html")
+        page = open_page(tmp_path / "view.html")
+        colors.append(page.evaluate("Object.fromEntries(memplan.colors.get(memplan.model).meanings)"))
+        legend = page.eval_on_selector_all("#legend span", "spans => spans.map((span) => [span.title, span.querySelector('i').style.background])")
+        assert [name for name, _ in legend] == list(colors[-1])
+    common = colors[0].keys() & colors[1].keys()
+    assert len(common) >= 3
+    assert all(colors[0][name] == colors[1][name] for name in common)
+
+
+def small(tmp_path, kib):
+    """A machine with so much memory, and 16 KiB beside it that are reserved."""
+    path = tmp_path / "small.toml"
+    path.write_text(f"""name = "small"
+family = "cpu"
+description = "A device with little memory"
+
+[[spaces]]
+id = 0
+name = "memory"
+capacity = {1024 * (kib + 16)}
+reserved = {1024 * 16}
+alignment = 64
+""")
+    return path
+
+
+def test_the_limit_is_a_line(memplan, tmp_path, open_page):
+    """Where the limit is near, it is drawn: above the program, or through it."""
+    for kib, fits in ((200, True), (128, False)):
+        memplan(TRAINING, "plan", small(tmp_path, kib), "html=view.html", statuses=(0, 3))
+        page = open_page(tmp_path / "view.html")
+        assert (": fits, " in page.inner_text("#verdict")) == fits
+        drawn = page.evaluate("""(() => {
+            const chart = memplan.charts[0], { available } = memplan.model.spaces[0];
+            const y = chart.curveBottom - (available / memplan.mostLive) * (chart.curveBottom - chart.curveTop);
+            const drawn = [...chart.context.getImageData((chart.left + 4) * chart.ratio, Math.round(y * chart.ratio), 1, 1).data];
+            const wanted = getComputedStyle(document.documentElement).getPropertyValue("--limit").trim();
+            return [drawn.slice(0, 3), [1, 3, 5].map((at) => Number.parseInt(wanted.slice(at, at + 2), 16))];
+        })()""")
+        # The edge of the line may be mixed with what is behind.
+        assert all(abs(a - b) < 60 for a, b in zip(*drawn))
+
+
+def test_by_keyboard_alone(memplan, tmp_path, open_page):
+    memplan(TRAINING, "compile", "gpu-h100", "html=view.html")
+    page = open_page(tmp_path / "view.html")
+    focused = lambda: page.evaluate("document.activeElement.id || document.activeElement.getAttribute('role') || document.activeElement.tagName.toLowerCase()")
+
+    def tab_to(wanted):
+        for _ in range(40):
+            page.keyboard.press("Tab")
+            if focused() == wanted:
+                return
+        raise AssertionError(f"the tab key does not come to {wanted}")
+
+    # The tab key goes around the page in few steps, whatever the lists hold.
+    stops = set()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        stops.add(page.evaluate("(() => { const all = [...document.querySelectorAll('*')]; return all.indexOf(document.activeElement); })()"))
+    assert len(stops) <= 25
+    # The picture: one launch on, the next of those that are live there; each is said.
+    tab_to("img")
+    page.keyboard.press("p")
+    peak = page.evaluate("memplan.moment")
+    page.keyboard.press(",")
+    assert page.evaluate("memplan.moment") == peak - 1
+    assert page.inner_text("[role=status]").startswith(f"launch {peak - 1}, ")
+    page.keyboard.press("j")
+    assert page.evaluate("memplan.selected === memplan.model.liveAt(memplan.moment)[0]")
+    assert page.inner_text("#buffer-name") in page.inner_text("[role=status]")
+    # Tabs by arrows, and within the groups that are live.
+    tab_to("tab-buffer")
+    page.keyboard.press("ArrowLeft")
+    assert focused() == "tab-moment" and page.is_visible("#moment")
+    tab_to("summary")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.closest('#moment') !== null && memplan.selected !== null")
+    # The table: down two rows, and open the buffer there.
+    tab_to("theme")
+    tab_to("tab-moment")
+    page.keyboard.press("End")
+    assert focused() == "tab-table"
+    page.evaluate("memplan.select(null, false)")
+    tab_to("tr")
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    # Rows count from one, and the first is that of the heads.
+    assert page.get_attribute("#table tbody tr:focus", "aria-rowindex") == "4"
+    page.keyboard.press("End")
+    assert page.get_attribute("#table tbody tr:focus", "aria-rowindex") == page.get_attribute("#table table", "aria-rowcount")
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    assert focused() == "buffer-name" and page.is_visible("#buffer")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", sorted(HEIGHTS))
+def test_widths(width, scheme, memplan, tmp_path, open_page):
+    memplan(TRAINING, "compile", "gpu-h100", "html=view.html")
+    page = open_page(tmp_path / "view.html", scheme, width)
+    for tab in ("moment", "buffer", "table"):
+        page.evaluate("memplan.select(memplan.model.peak.buffers[0], false)")
+        page.evaluate(f"memplan.tab('{tab}')")
+        draw(page)
+        # Nothing is wider than the window, and the panel is in reach.
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.locator(f"#{tab}").scroll_into_view_if_needed()
+        assert page.is_visible(f"#{tab}")
+    assert page.evaluate("memplan.charts[0].width") >= min(400, width)
+    assert page.evaluate("document.documentElement.dataset.theme") == scheme
+    page.select_option("#stage", "all")
+    draw(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
 def test_a_hundred_thousand_buffers(memplan, tmp_path, browser, open_page):
     """Times are reported, not asserted: machines differ."""
     n = 100_000
@@ -221,7 +421,7 @@ def test_a_hundred_thousand_buffers(memplan, tmp_path, browser, open_page):
 
 @pytest.mark.skipif(PICTURES is None, reason="MEMPLAN_PICTURES is not set")
 def test_pictures_for_the_documentation(memplan, command, tmp_path, open_page):
-    """Eight views, as files of a folder: MEMPLAN_PICTURES=docs/viewer pytest tests/viewers -k pictures"""
+    """Ten views, as files of a folder: MEMPLAN_PICTURES=docs/viewer pytest tests/viewers -k pictures"""
     folder = pathlib.Path(PICTURES)
     folder.mkdir(parents=True, exist_ok=True)
     program = TRAINING
@@ -233,13 +433,13 @@ def test_pictures_for_the_documentation(memplan, command, tmp_path, open_page):
     memplan(program, "compile", "gpu-h100", "html=gpu.html")
     page = open_page(tmp_path / "gpu.html")
     picture(page, "program")
-    page.evaluate("memplan.group('operation'); memplan.select(memplan.model.peak.buffers.find((i) => memplan.model.kindOf(i) === 'temp') ?? memplan.model.peak.buffers[0], true)")
+    page.evaluate("memplan.select(memplan.model.peak.buffers.find((i) => memplan.model.kindOf(i) === 'temp') ?? memplan.model.peak.buffers[0], true)")
     picture(page, "buffer")
     page.evaluate("memplan.select(null, false); memplan.tab('table')")
     page.fill("#search", "dot_general")
     picture(page, "search")
     page.fill("#search", "")
-    page.evaluate("memplan.group('kind'); memplan.tab('moment')")
+    page.evaluate("memplan.tab('moment')")
     page.select_option("#stage", "all")
     picture(page, "before_and_after")
     command(*PAIRS["diff"][0], emits=["html=diff.html"])
@@ -248,9 +448,12 @@ def test_pictures_for_the_documentation(memplan, command, tmp_path, open_page):
     picture(open_page(tmp_path / "fit.html"), "fit")
     memplan(program, "compile", "tpu-v5e", "html=tpu.html")
     page = open_page(tmp_path / "tpu.html", "dark")
-    page.evaluate("memplan.group('layer')")
+    page.evaluate("memplan.group('module')")
     picture(page, "fast_memory_dark")
     memplan(ROOT / "tests/corpus/lstm/before.hlo.txt", "compile", "gpu-h100", "html=loop.html")
     page = open_page(tmp_path / "loop.html")
     page.select_option("#across", "time")
     picture(page, "loop_by_time")
+    memplan(program, "plan", small(tmp_path, 128), "html=limit.html", statuses=(0, 3))
+    picture(open_page(tmp_path / "limit.html", "dark", 420), "narrow_dark")
+    picture(open_page(tmp_path / "limit.html", "light", 1920), "wide")

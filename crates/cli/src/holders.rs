@@ -3,9 +3,10 @@
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use comfy_table::{CellAlignment, Table, presets};
-use memplan::advice::{Group, GroupBy, Peak};
+use memplan::advice::{Group, GroupBy, Peak, Words};
 use memplan::ir::Module;
 use memplan::memory::{Bytes, MemoryPlan, MemorySpaceId};
+use memplan::plan::Planned;
 
 use crate::failure::Failure;
 use crate::needless::{given, refuse};
@@ -145,8 +146,50 @@ fn plural(class: &str, group: &Group) -> String {
     }
 }
 
+/// The peak of main memory as reports show it, for other pages than a screen.
+#[derive(Clone, Debug)]
+pub struct PeakTable {
+    /// When, and how many bytes.
+    pub title: String,
+    /// The heads, then a row for each of the largest lines.
+    pub rows: Vec<Vec<String>>,
+    /// What is said of the other lines; empty if there are none.
+    pub rest: String,
+}
+
+impl PeakTable {
+    /// Linear in the module.
+    pub fn new(module: &Module, planned: &Planned) -> PeakTable {
+        let peak = Peak::new(&Words::new(module, &planned.facts), planned, MemorySpaceId::MAIN);
+        let options = PeakOptions::default();
+        let groups = peak.groups(options.group());
+        let at = &module.instructions[peak.report.instruction].name;
+        PeakTable {
+            title: format!("live at the peak: {} while {at} runs", peak.report.bytes),
+            rows: rows(module, &peak, &groups, &options),
+            rest: rest(&groups, &options),
+        }
+    }
+}
+
 fn table(module: &Module, peak: &Peak, options: &PeakOptions, screen: Screen) -> String {
     let groups = peak.groups(options.group());
+    let mut rows = rows(module, peak, &groups, options);
+    let texts = 2..rows[0].len();
+    screen.break_cells(&mut rows, texts);
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(rows.remove(0)).add_rows(rows);
+    for column in [0, 1] {
+        table.column_mut(column).expect("they are figures").set_cell_alignment(CellAlignment::Right);
+    }
+    match rest(&groups, options) {
+        rest if rest.is_empty() => table.trim_fmt() + "\n",
+        rest => table.trim_fmt() + "\n" + &rest + "\n",
+    }
+}
+
+/// The largest groups, after the heads of the columns.
+fn rows(module: &Module, peak: &Peak, groups: &[Group], options: &PeakOptions) -> Vec<Vec<String>> {
     let mut rows = vec![["bytes", "sum", "what", "class", "source", "kept by"].map(str::to_string).to_vec()];
     let mut sum = Bytes::ZERO;
     for group in groups.iter().take(options.top()) {
@@ -165,26 +208,23 @@ fn table(module: &Module, peak: &Peak, options: &PeakOptions, screen: Screen) ->
     if rows[1..].iter().all(|row| row[SOURCE].is_empty()) {
         rows.iter_mut().for_each(|row| drop(row.remove(SOURCE)));
     }
-    let texts = 2..rows[0].len();
-    screen.break_cells(&mut rows, texts);
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(rows.remove(0)).add_rows(rows);
-    for column in [0, 1] {
-        table.column_mut(column).expect("they are figures").set_cell_alignment(CellAlignment::Right);
-    }
-    let mut text = table.trim_fmt() + "\n";
+    rows
+}
+
+/// What is said of the groups that are not listed; empty if all are.
+fn rest(groups: &[Group], options: &PeakOptions) -> String {
     let rest = groups.get(options.top()..).unwrap_or_default();
-    if !rest.is_empty() {
-        let bytes = rest.iter().map(|group| group.bytes).fold(Bytes::ZERO, Bytes::saturating_add);
-        let values: usize = rest.iter().map(|group| group.members.len()).sum();
-        text.push_str(&format!(
-            "and {} of {}, {bytes} together (--top {} lists all)\n",
-            count(rest.len(), "smaller line"),
-            count(values, "value"),
-            groups.len()
-        ));
+    if rest.is_empty() {
+        return String::new();
     }
-    text
+    let bytes = rest.iter().map(|group| group.bytes).fold(Bytes::ZERO, Bytes::saturating_add);
+    let values: usize = rest.iter().map(|group| group.members.len()).sum();
+    format!(
+        "and {} of {}, {bytes} together (--top {} lists all)",
+        count(rest.len(), "smaller line"),
+        count(values, "value"),
+        groups.len()
+    )
 }
 
 fn report_bytes(peak: &Peak) -> u64 {

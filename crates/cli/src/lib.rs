@@ -1,5 +1,14 @@
-//! The `memplan` command as a library: [`main`] runs the command. The Python package uses the other items, so that its
-//! errors and reports read the same.
+//! The command `memplan`: how much memory a tensor program needs, who holds the peak, and what makes the program smaller.
+//!
+//! ```text
+//! cargo install --locked memplan-cli
+//! memplan estimate step.mlir --compiler xla-gpu     # what will XLA need?
+//! memplan rewrite step.mlir --compiler xla-gpu -o smaller.mlir
+//! memplan --help
+//! ```
+//!
+//! As a library, [`main`] runs the command. The Python package uses the other items, so that its errors and reports read
+//! the same.
 
 #![allow(clippy::print_stdout, reason = "this is the one crate whose results go to standard output")]
 
@@ -50,7 +59,7 @@ use std::ffi::OsString;
 use clap::{CommandFactory, Parser, Subcommand};
 
 pub use failure::Failure;
-pub use holders::PeakOptions;
+pub use holders::{PeakOptions, PeakTable};
 pub use input::{parse_module, target};
 pub use options::parse_bytes;
 pub use plan::plan_module;

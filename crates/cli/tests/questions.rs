@@ -1,6 +1,8 @@
 //! `docs/questions.md`: what people ask about the memory of programs, and the command that answers. Every answer is a
-//! snapshot, and the page is made from this table.
+//! snapshot, and the page is made from this table. Answers of the Python package are run by its own tests
+//! (`python/tests/test_questions.py`).
 
+use std::path::Path;
 use std::process::Command;
 
 use crate::repository;
@@ -141,7 +143,61 @@ const QUESTIONS: &[Question] = &[
         "Why does this one live so long, and what would free it?",
         "explain tests/questions/training_step.hlo a0 --target gpu-h100",
     ),
+    question(
+        "the checkpoint to write",
+        "Around what do I write `jax.checkpoint`, and with which policy?",
+        "python tests/questions/checkpoint.py",
+    ),
+    question(
+        "a number with its error",
+        "How far may XLA be from the estimate?",
+        "estimate examples/gpt_training_step.hlo.txt.gz --compiler xla-gpu --top 1",
+    ),
+    question(
+        "from the out-of-memory text to the cause",
+        "XLA says RESOURCE_EXHAUSTED: which line is it, and what helps?",
+        "explain tests/questions/out_of_memory.txt",
+    ),
+    question(
+        "PyTorch",
+        "What held the memory at the peak of a CUDA snapshot?",
+        "python tests/questions/snapshot.py",
+    ),
+    question(
+        "in place or told why not",
+        "Is this cache updated in place, and if not, why?",
+        "explain tests/questions/in_place.hlo --target gpu-h100",
+    ),
+    question(
+        "several programs on one device",
+        "What is left for caches beside a program that trains and one that predicts?",
+        "plan tests/questions/dump/module_0001.jit_update.before_optimizations.txt \
+         tests/questions/dump/module_0002.jit_predict.before_optimizations.txt --resident --target gpu-h100",
+    ),
+    question(
+        "CI in one step",
+        "Do all programs of this repository stay within their budget?",
+        "budget tests/questions/ci/memplan.toml --base tests/questions/ci/base",
+    ),
+    question(
+        "StableHLO and jax.export",
+        "I have an artifact of `jax.export`, and no Python: what will XLA need?",
+        "estimate crates/stablehlo/tests/programs/scan_rows.jaxexport --compiler xla-gpu --top 3",
+    ),
+    question(
+        "TFLite in and out",
+        "How large is the arena of a TFLite model, and can the model have the offsets?",
+        "plan crates/tflite/tests/residual.tflite --emit tflite-micro=/dev/null",
+    ),
+    question(
+        "collectives, order and flags",
+        "Do all-reduces that XLA hides keep my gradients alive, and which flag stops that?",
+        "rewrite tests/questions/data_parallel.mlir --compiler xla-gpu --only flags -o /dev/null",
+    ),
 ];
+
+/// Where the Python package's tests keep its answers.
+const PYTHON_ANSWERS: &str = "python/tests/answers";
 
 #[test]
 fn every_question_has_an_answer() {
@@ -152,6 +208,11 @@ fn every_question_has_an_answer() {
         omit_expression => true,
     }, {
         for Question { need, asks, command } in QUESTIONS {
+            if let Some(script) = command.strip_prefix("python ") {
+                let name = Path::new(script).file_stem().unwrap().to_str().unwrap();
+                page.push_str(&format!("| {need} | {asks} | [`{command}`](../{PYTHON_ANSWERS}/{name}.txt) |\n"));
+                continue;
+            }
             let words: String = need.chars().filter(|c| c.is_ascii_alphabetic() || *c == ' ').collect();
             let name = format!("question_{}", words.replace(' ', "_"));
             insta::assert_snapshot!(name.clone(), answer(command));

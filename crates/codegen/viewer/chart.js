@@ -143,7 +143,8 @@ export class Chart {
     const most = this.state.mostLive;
     const { live } = this.model.spaces[0];
     const y = (bytes) => this.curveBottom - (bytes / Math.max(most, 1)) * CURVE;
-    this.heading(`bytes live in ${this.model.spaces[0].name}`, this.curveTop);
+    const { name, available } = this.model.spaces[0];
+    this.heading(`bytes live in ${name}${available === null ? "" : `, of ${bytesText(available)}`}`, this.curveTop);
     // Of launches that share a pixel, the most.
     const columns = new Float64Array(Math.ceil((this.right - this.left) * this.ratio));
     const scale = columns.length / (axis.high - axis.low);
@@ -158,19 +159,33 @@ export class Chart {
       context.fillRect(this.left + column / this.ratio, top, 1 / this.ratio, this.curveBottom - top);
     });
     this.scale(this.curveTop, this.curveBottom, 0, most);
+    if (available !== null && available <= most) this.limit(y(available), available);
+  }
+
+  // What programs may have of a memory.
+  limit(y, available) {
+    const { context, theme } = this;
+    const text = `limit ${bytesText(available)}`;
+    context.fillStyle = theme.limit;
+    context.fillRect(this.left, y - 0.75, this.right - this.left, 1.5);
+    const width = text.length * LETTER + 4;
+    context.fillRect(this.right - width, y, width, 14);
+    context.fillStyle = theme.page;
+    context.fillText(text, this.right - width + 3, y + 7.5);
   }
 
   drawPanel(panel) {
     const { context, theme } = this;
     const { low, high } = this.heights.get(panel.space.id);
-    const limit = panel.space.capacity === null ? "" : ` of ${bytesText(panel.space.capacity)}`;
-    this.heading(`${panel.space.name}: address by time, ${bytesText(panel.space.total)}${limit}`, panel.top);
+    const { name, total, available } = panel.space;
+    this.heading(`${name}: address by time, ${bytesText(total)}${available === null ? "" : ` of ${bytesText(available)}`}`, panel.top);
     context.fillStyle = theme.empty;
     context.fillRect(this.left, panel.top, this.right - this.left, panel.bottom - panel.top);
     this.paint(panel);
     this.color(panel);
     this.clipped(() => this.nameBuffers(panel));
     this.scale(panel.top, panel.bottom, low, high);
+    if (available !== null && available > low && available < high) this.limit(this.y(panel, available), available);
   }
 
   // Writes the number of each buffer into the pixels that it has.
@@ -444,6 +459,6 @@ export class Chart {
 function themeOf() {
   const style = getComputedStyle(document.documentElement);
   const color = (name) => style.getPropertyValue(`--${name}`).trim();
-  const names = ["text", "strong", "line", "empty", "curve", "loop", "closed", "peak", "moment", "selected", "in", "out"];
+  const names = ["page", "text", "strong", "line", "empty", "curve", "loop", "closed", "peak", "limit", "moment", "selected", "in", "out"];
   return Object.fromEntries(names.map((name) => [name, color(name)]));
 }

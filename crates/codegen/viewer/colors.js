@@ -1,4 +1,4 @@
-// Colours of buffers: by what they are for, the layer or operation they come from, the source line.
+// Colours of buffers: by what they are for, or by what else they have in common.
 
 const KIND_COLORS = { argument: "#9a9089", output: "#d9772b", constant: "#b6992d", temp: "#4e79a7" };
 const CLASS_COLORS = {
@@ -13,48 +13,63 @@ const PALETTE = [
 ];
 const REST = "#8a929b";
 
+// What buffers have in common: `of` is the key of a group, `named` its name for people, `colored` what its colour means.
+// The first one is that of reports: layers are folded into one, as their names have no numbers.
 export const GROUPINGS = {
+  line: { label: "line of the report", of: lineOf, named: (model, i) => `${model.titleOf(i)} ${model.bareShapeOf(i)}`, colored: (model, i) => model.classOf(i), colors: CLASS_COLORS },
+  module: { label: "module path", of: (model, i) => pathOf(model.titleOf(i)) },
+  source: { label: "source line", of: (model, i) => model.sourceOf(i) || "unknown" },
+  operation: { label: "operation", of: (model, i) => model.titleOf(i) },
   class: { label: "class", of: (model, i) => model.classOf(i), colors: CLASS_COLORS },
   kind: { label: "allocation", of: (model, i) => model.kindOf(i), colors: KIND_COLORS },
-  layer: { label: "layer", of: (model, i) => layerOf(model.operationOf(i)) },
-  operation: { label: "operation", of: (model, i) => lastStep(model.operationOf(i)) || model.text(model.buffers.opcode[i]) },
   opcode: { label: "HLO operation", of: (model, i) => model.text(model.buffers.opcode[i]) },
-  source: { label: "source line", of: (model, i) => model.sourceOf(i) || "unknown" },
   space: { label: "memory", of: (model, i) => model.spaceOf(i).name },
 };
 
-// `jit(step)/transpose(jvp(block_3))/mlp/dot_general` is of `block_3/mlp`.
-function layerOf(operation) {
-  const steps = operation.split("/").slice(0, -1).map(plainStep);
-  const named = steps.filter((step) => step !== "" && !/^(main|jit|pjit|while|body|cond|branch_\d+_fun|closed_call|checkpoint|remat|transpose|jvp|vmap)$/.test(step));
-  return named.slice(0, 2).join("/") || "no layer";
+// What values of one line have in common: operation, shape, class and source line, as `memplan plan --group kind`.
+function lineOf(model, i) {
+  return [model.titleOf(i), model.bareShapeOf(i), model.classOf(i), model.sourceOf(i)].join("\n");
 }
 
-function plainStep(step) {
-  let plain = step;
-  for (;;) {
-    const inner = /^(?:jit|pjit|jvp|vjp|transpose|vmap|remat|checkpoint|custom_jvp|custom_vjp)\((.*)\)$/.exec(plain);
-    if (!inner) return plain;
-    if (/^p?jit\(/.test(plain) && !/[(/]/.test(inner[1])) return "";
-    plain = inner[1];
-  }
-}
-
-function lastStep(operation) {
-  return operation.split("/").at(-1);
+// `block_*/mlp/dot_general` is of `block_*/mlp`, and the argument `params['mlp']['w']` of `params['mlp']`.
+function pathOf(title) {
+  const end = title.includes("/") ? title.lastIndexOf("/") : title.lastIndexOf("[");
+  return end <= 0 ? "outside of modules" : title.slice(0, end);
 }
 
 // The groups of a model's buffers, those with most bytes at the peak first, with a colour each.
 export function groupsOf(model, grouping) {
-  const { of, colors } = GROUPINGS[grouping];
+  const { of, named = of, colored = of, colors = {} } = GROUPINGS[grouping];
   const keys = Array.from({ length: model.nBuffers }, (_, i) => of(model, i));
-  const bytes = new Map();
-  keys.forEach((key) => bytes.set(key, bytes.get(key) ?? 0));
-  model.peak.buffers.forEach((i) => bytes.set(keys[i], bytes.get(keys[i]) + model.size[i]));
-  const order = [...bytes.keys()].sort((a, b) => bytes.get(b) - bytes.get(a) || (a < b ? -1 : 1));
-  const colorOf = (key, rank) => colors?.[key] ?? PALETTE[rank] ?? REST;
-  const groups = new Map(order.map((key, rank) => [key, { key, color: colorOf(key, rank), bytes: bytes.get(key) }]));
-  return { keys, groups };
+  const groups = new Map();
+  keys.forEach((key, i) => groups.has(key) || groups.set(key, { key, name: named(model, i), meaning: colored(model, i), first: i, bytes: 0 }));
+  model.peak.buffers.forEach((i) => (groups.get(keys[i]).bytes += model.size[i]));
+  const ordered = [...groups.values()].sort((a, b) => b.bytes - a.bytes || (a.key < b.key ? -1 : 1));
+  const meanings = colorsOf(ordered, colors);
+  ordered.forEach((group) => (group.color = meanings.get(group.meaning)));
+  return { keys, groups: new Map(ordered.map((group) => [group.key, group])), meanings };
+}
+
+// A colour for each meaning, the same on every page: that of a table, or the one that its name falls on. Where two fall
+// on one, the larger group has it, and the other the next that is free.
+function colorsOf(ordered, colors) {
+  const taken = new Map();
+  for (const { meaning } of ordered) {
+    if (taken.has(meaning)) continue;
+    const used = new Set(taken.values());
+    const start = hashOf(meaning);
+    const free = PALETTE.map((_, step) => PALETTE[(start + step) % PALETTE.length]).find((color) => !used.has(color));
+    taken.set(meaning, colors[meaning] ?? free ?? REST);
+  }
+  // In the order of the table, so that legends look alike, too.
+  const rank = (meaning) => (meaning in colors ? Object.keys(colors).indexOf(meaning) : Infinity);
+  return new Map([...taken].sort(([a], [b]) => rank(a) - rank(b) || 0));
+}
+
+function hashOf(text) {
+  let hash = 2166136261;
+  for (let at = 0; at < text.length; at++) hash = Math.imul(hash ^ text.charCodeAt(at), 16777619) >>> 0;
+  return hash;
 }
 
 // Two colours for each buffer as pixels: of its inside and of its edge. Neighbours of one group differ a little.

@@ -1,9 +1,12 @@
 // The panel beside the picture: one buffer, or all that is live at a moment.
 
 import { bytesText, countText, element, exactBytes, secondsText, shortText } from "./format.js";
+import { tableButtons } from "./share.js";
 
 // Most rows of one list; what is beyond is counted.
 const MOST_ROWS = 12;
+// Most groups that are live at a moment, unless all are asked for.
+const MOST_GROUPS = 30;
 
 // All that is known of a buffer, with ways to those around it.
 export function bufferDetails(model, i, act) {
@@ -17,6 +20,7 @@ export function bufferDetails(model, i, act) {
     ["padding", padding > 0 ? `${bytesText(padding)}, ${((100 * padding) / size).toFixed(1)} % of it` : "none"],
     ["shape", model.text(buffers.shape[i])],
     ["where", `${model.spaceOf(i).name}, ${allocation.kind === "temp" ? "arena" : allocation.name} + ${exactBytes(buffers.offset[i])}`],
+    ["line", `${model.titleOf(i)} ${model.bareShapeOf(i)}`],
     ["class", [model.classOf(i), model.kindOf(i), ...flags].filter((flag) => flag !== null).join(", ")],
     ["operation", model.operationOf(i) || model.text(buffers.opcode[i])],
     ["source", model.sourceOf(i) || "not said"],
@@ -31,14 +35,14 @@ export function bufferDetails(model, i, act) {
   const list = (title, others, note) => {
     if (others.length === 0) return null;
     const shown = others.slice(0, MOST_ROWS).map((j) =>
-      element("li", {}, element("button", { class: "link", onclick: go(j), title: model.operationOf(j) }, model.bufferName(j)), element("span", { class: "bytes" }, bytesText(model.size[j]))),
+      element("li", {}, element("button", { class: "link stop", onclick: go(j), title: model.operationOf(j) }, model.bufferName(j)), element("span", { class: "bytes" }, bytesText(model.size[j]))),
     );
     const rest = others.length > MOST_ROWS ? element("li", { class: "rest" }, `and ${others.length - MOST_ROWS} more`) : null;
     return [element("h3", {}, title, note ? element("small", {}, note) : null), element("ul", { class: "list" }, shown, rest)];
   };
   const next = keeperOf(model, i);
   return [
-    element("h2", { id: "buffer-name" }, model.bufferName(i)),
+    element("h2", { id: "buffer-name", tabindex: "-1" }, model.bufferName(i)),
     element("div", { class: "row" },
       element("button", { onclick: () => act.show(i) }, "zoom to it"),
       next === null ? null : element("button", { onclick: go(next), title: "what is made by whoever reads it last" }, "along its chain →"),
@@ -71,38 +75,81 @@ export function keeperOf(model, i) {
   return made.length === 0 ? null : made.reduce((a, b) => (model.size[b] > model.size[a] ? b : a));
 }
 
-// Who is live during a launch, in groups.
-export function momentDetails(model, launch, groups, keys, act) {
-  const live = model.liveAt(launch);
+// Who is live during a launch, in groups, largest first: bytes, members, and what they have in common.
+export function liveGroups(model, launch, { groups, keys }) {
+  const members = new Map();
+  for (const i of model.liveAt(launch)) {
+    if (!members.has(keys[i])) members.set(keys[i], []);
+    members.get(keys[i]).push(i);
+  }
+  const list = [...members].map(([key, of]) => ({ ...groups.get(key), members: of, bytes: of.reduce((sum, i) => sum + model.size[i], 0) }));
+  list.sort((a, b) => b.bytes - a.bytes || a.members[0] - b.members[0]);
+  const common = (of, text) => of.every((i) => text(i) === text(of[0])) ? text(of[0]) : "";
+  for (const group of list) {
+    group.class = common(group.members, (i) => model.classOf(i).replaceAll("-", " "));
+    group.source = common(group.members, (i) => model.sourceOf(i));
+    group.keeper = keepers(model, group.members);
+  }
+  return list;
+}
+
+// The keeper of most bytes of a group, and how many others there are.
+function keepers(model, members) {
+  const bytes = new Map();
+  members.forEach((i) => bytes.set(model.keptBy(i), (bytes.get(model.keptBy(i)) ?? 0) + model.size[i]));
+  const [most] = [...bytes].reduce((a, b) => (b[1] > a[1] ? b : a));
+  return bytes.size === 1 ? most : `${most}, and ${bytes.size - 1} more`;
+}
+
+// The same for people.
+export function momentDetails(model, launch, colored, opened, act) {
+  const list = liveGroups(model, launch, colored);
   const bytes = model.bytesAt(launch);
-  const byGroup = new Map();
-  live.forEach((i) => {
-    if (!byGroup.has(keys[i])) byGroup.set(keys[i], []);
-    byGroup.get(keys[i]).push(i);
-  });
-  const sum = (members) => members.reduce((total, i) => total + model.size[i], 0);
-  const order = [...byGroup].sort((a, b) => sum(b[1]) - sum(a[1]) || (a[0] < b[0] ? -1 : 1));
   const isPeak = launch === model.peak.launch;
   const name = isPeak ? model.peak.instruction : model.launchName(launch);
+  const n = list.reduce((sum, { members }) => sum + members.length, 0);
+  const shareOf = (part) => (bytes > 0 ? (100 * part) / bytes : 0);
+  let sum = 0;
+  const rows = list.map((group, rank) => {
+    sum += group.bytes;
+    return [group, rank, sum];
+  });
+  const all = [...rows];
+  const exported = () => [
+    ["bytes", "sum %", "values", "what", "class", "source", "kept by"],
+    ...all.map(([group, , until]) => [group.bytes, shareOf(until).toFixed(1), group.members.length, group.name, group.class, group.source, group.keeper]),
+  ];
+  const smaller = opened.get("all") ? [] : rows.splice(MOST_GROUPS);
+  const rest = smaller.reduce(([values, part], [group]) => [values + group.members.length, part + group.bytes], [0, 0]);
+  const showAll = () => {
+    opened.set("all", true);
+    act.refresh();
+  };
   return [
     element("h2", {}, isPeak ? "live at the peak" : `live at launch ${launch}`),
-    element("p", { class: "sum" }, element("b", { id: "live-bytes", "data-bytes": bytes }, bytesText(bytes)), ` while ${name} runs, ${countText(live.length, "buffer")}, ${secondsText(model.launches.seconds[launch] ?? 0)}`),
-    order.map(([key, members], rank) => {
+    element("p", { class: "sum" }, element("b", { id: "live-bytes", "data-bytes": bytes }, bytesText(bytes)), ` while ${name} runs, ${countText(n, "buffer")}, ${secondsText(model.launches.seconds[launch] ?? 0)}`),
+    tableButtons("live", exported, act.say),
+    rows.map(([group, rank, until]) => {
+      const { key, color, members } = group;
       const shown = members.slice(0, MOST_ROWS).map((i) =>
-        element("li", {}, element("button", { class: "link", onclick: () => act.select(i, false), title: model.operationOf(i) }, model.bufferName(i)), element("span", { class: "bytes" }, bytesText(model.size[i]))),
+        element("li", {}, element("button", { class: "link stop", onclick: () => act.select(i, false), title: model.operationOf(i) }, model.bufferName(i)), element("span", { class: "bytes" }, bytesText(model.size[i]))),
       );
-      const rest = members.length > MOST_ROWS ? element("li", { class: "rest" }, `and ${members.length - MOST_ROWS} more`) : null;
-      const share = bytes > 0 ? (100 * sum(members)) / bytes : 0;
-      return element("details", { open: rank < 3 ? "" : null },
-        element("summary", {},
-          element("i", { class: "swatch", style: `background:${groups.get(key).color}` }),
-          element("span", { class: "key", title: key }, shortText(key, 34)),
-          element("span", { class: "bytes" }, `${bytesText(sum(members))}`),
-          element("span", { class: "share", style: `width:${share.toFixed(1)}%;background:${groups.get(key).color}` }),
+      const beyond = members.length > MOST_ROWS ? element("li", { class: "rest" }, `and ${members.length - MOST_ROWS} more`) : null;
+      const what = members.length === 1 ? group.name : `${members.length} × ${group.name}`;
+      const about = [group.class, shortText(group.source, 40), group.keeper && `kept by ${group.keeper}`].filter((part) => part !== "" && part !== group.name);
+      const isOpen = opened.get(key) ?? rank < 1;
+      return element("details", { open: isOpen ? "" : null },
+        element("summary", { class: "stop", onclick: (event) => opened.set(key, !event.currentTarget.parentElement.open) },
+          element("i", { class: "swatch", style: `background:${color}`, title: group.meaning }),
+          element("span", { class: "key", title: what }, what),
+          element("span", { class: "bytes" }, `${bytesText(group.bytes)}  ${shareOf(until).toFixed(1)} %`),
+          element("span", { class: "about" }, about.join(" · ")),
+          element("span", { class: "share", style: `width:${shareOf(group.bytes).toFixed(1)}%;background:${color}` }),
         ),
-        element("ul", { class: "list" }, shown, rest),
+        element("ul", { class: "list" }, shown, beyond),
       );
     }),
+    smaller.length === 0 ? null : element("p", { class: "rest" }, element("button", { class: "link stop", onclick: showAll }, `and ${countText(smaller.length, "smaller line")} of ${countText(rest[0], "value")}, ${bytesText(rest[1])} together`)),
   ];
 }
 

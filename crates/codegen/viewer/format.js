@@ -24,6 +24,12 @@ export function secondsText(seconds) {
   return `${Math.round(seconds * 1e9)} ns`;
 }
 
+// A time with three decimals, as in reports.
+export function durationText(seconds) {
+  const [factor, unit] = seconds >= 1 ? [1, "s"] : seconds >= 1e-3 ? [1e3, "ms"] : seconds >= 1e-6 ? [1e6, "µs"] : [1e9, "ns"];
+  return `${(seconds * factor).toFixed(3)} ${unit}`;
+}
+
 export function countText(n, what) {
   return `${n.toLocaleString("en-US")} ${what}${n === 1 ? "" : "s"}`;
 }

@@ -1,11 +1,13 @@
 // The page: what is chosen, and who is told.
 
-import { bytesText, countText, element, secondsText, shortText } from "./format.js";
+import { bytesText, countText, durationText, element, shortText } from "./format.js";
 import { Model, bringTogether } from "./model.js";
 import { GROUPINGS, groupsOf, pixelColors } from "./colors.js";
 import { Axis } from "./axis.js";
 import { Chart } from "./chart.js";
 import { bufferDetails, hint, keeperOf, momentDetails } from "./details.js";
+import { Roving } from "./roving.js";
+import { copyText, readLink, writeLink } from "./share.js";
 import { BufferTable } from "./table.js";
 import { notes } from "./notes.js";
 import { found } from "./search.js";
@@ -20,21 +22,89 @@ class Page {
     if (this.models.length > 1) bringTogether(...this.models);
     this.charts = [];
     // Chosen by the reader: the model that the panel is about, a buffer of it, a launch of it.
-    Object.assign(this, { model: this.models[0], selected: null, hovered: null, grouping: "operation", across: "launches", query: "" });
+    Object.assign(this, { model: this.models[0], selected: null, hovered: null, grouping: "line", across: "launches", query: "" });
     this.moment = this.model.nLaunches > 0 ? this.model.peak.launch : null;
     this.relations = { producers: [], consumers: [] };
     this.colors = new Map();
     this.visible = new Map();
     this.fresh = new Map();
-    this.act = { select: (i, zooms) => this.select(i, zooms), show: (i) => this.show(i) };
+    this.opened = new Map();
+    this.act = { select: (i, opens) => this.select(i, opens), show: (i) => this.show(i), say: (text) => this.tell(text), refresh: () => this.refresh() };
     this.table = new BufferTable(byId("table"), this.act);
+    this.panels = { moment: new Roving(byId("moment"), ".stop"), buffer: new Roving(byId("buffer"), ".stop"), notes: new Roving(byId("notes"), ".link") };
+    this.tabs = new Roving(document.querySelector('[role="tablist"]'), '[role="tab"]', ["ArrowLeft", "ArrowRight"]);
     this.fillChoices();
     if (opensBeside) byId("stage").value = "all";
+    this.opensWith = byId("stage").value;
     byId("tab-notes").hidden = tables.length === 0;
-    byId("notes").replaceChildren(...notes(tables, (query) => this.findAndShow(query)));
+    this.panels.notes.fill(notes(tables, (query) => this.findAndShow(query), this.act.say));
     this.listen();
     this.pictureStages();
-    this.tab(tables.length > 0 ? "notes" : "moment");
+    this.opensTab = tables.length > 0 ? "notes" : "moment";
+    this.tab(this.opensTab);
+    this.follow(readLink());
+  }
+
+  // Says what has happened, for those who read the page with their ears, and where nothing else shows it.
+  say(text) {
+    byId("said").textContent = text;
+  }
+
+  // Says it to all, for a moment.
+  tell(text) {
+    this.say(text);
+    byId("said").className = "shown";
+    clearTimeout(this.told);
+    this.told = setTimeout(() => (byId("said").className = ""), 2500);
+  }
+
+  // What a link keeps: all that the reader has chosen. Buffers and programs by name, as numbers change with the program.
+  link() {
+    const [chart] = this.charts;
+    const isWhole = (low, high, end) => low <= 0 && high >= end;
+    const span = (low, high) => [low, high].map((place) => Number(place.toPrecision(6))).join("-");
+    const { low, high, end } = chart.axis;
+    const space = chart.model.spaces[0];
+    const seen = chart.heights.get(space.id);
+    return {
+      show: byId("stage").value === this.opensWith ? "" : byId("stage").value,
+      group: this.grouping === "line" ? "" : this.grouping,
+      across: this.across === "launches" ? "" : this.across,
+      find: this.query,
+      of: this.model === this.models[0] ? "" : this.models.indexOf(this.model),
+      buffer: this.selected === null ? "" : this.model.bufferName(this.selected),
+      launch: this.moment === null || this.moment === this.model.peak.launch ? "" : this.moment,
+      tab: this.open === this.opensTab ? "" : this.open,
+      time: isWhole(low, high, end) ? "" : span(low, high),
+      bytes: isWhole(seen.low, seen.high, space.height) || this.charts.length > 1 ? "" : span(seen.low, seen.high),
+    };
+  }
+
+  // Shows what a link says; what it says of another program is left out.
+  follow(said) {
+    if (Object.keys(said).length === 0) return;
+    const show = [...byId("stage").options].some(({ value }) => value === said.show) ? said.show : this.opensWith;
+    if (byId("stage").value !== show) {
+      byId("stage").value = show;
+      this.pictureStages();
+    }
+    this.goAcross(said.across === "time" ? "time" : "launches");
+    this.group(said.group in GROUPINGS ? said.group : "line");
+    this.findAndShow(said.find ?? "");
+    const model = this.models[Number(said.of ?? 0)] ?? this.models[0];
+    this.about(model);
+    const launch = Number(said.launch ?? model.peak.launch);
+    if (model.nLaunches > 0) this.moment = Math.max(0, Math.min(model.nLaunches - 1, Number.isInteger(launch) ? launch : 0));
+    const buffer = said.buffer === undefined ? -1 : model.buffers.name.findIndex((_, i) => model.bufferName(i) === said.buffer);
+    this.select(buffer < 0 ? null : buffer, false);
+    const span = (text) => /^([\d.e+]+)-([\d.e+]+)$/.exec(text ?? "")?.slice(1).map(Number);
+    const [time, bytes] = [span(said.time), span(said.bytes)];
+    for (const chart of this.charts) {
+      if (time) chart.axis.show(time[0], Math.max(time[1] - time[0], 1e-9));
+      if (bytes) chart.showAddresses(chart.model.spaces[0], bytes[0], Math.max(bytes[1] - bytes[0], 1));
+    }
+    this.tab(TABS.includes(said.tab) && !byId(`tab-${said.tab}`).hidden ? said.tab : this.opensTab);
+    this.redraw();
   }
 
   fillChoices() {
@@ -52,7 +122,10 @@ class Page {
     const chosen = byId("stage").value;
     const shown = chosen === "all" ? [...this.models].reverse() : [this.models[Number(chosen)]];
     if (!shown.includes(this.model)) this.about(shown[0]);
-    this.mostLive = Math.max(...shown.map((model) => model.spaces[0].live.reduce((a, b) => Math.max(a, b), 0)));
+    const most = Math.max(...shown.map((model) => model.spaces[0].live.reduce((a, b) => Math.max(a, b), 0)));
+    // The limit is in sight unless it would make the curve flat.
+    const limits = shown.map((model) => model.spaces[0].available ?? 0).filter((limit) => limit <= 2 * most);
+    this.mostLive = Math.max(most, ...limits.map((limit) => 1.02 * limit));
     this.charts = shown.map((model) => {
       const label = `Memory of ${model.module} on ${model.target}: ${bytesText(model.totals.total)}, peak ${bytesText(model.peak.bytes)} in ${model.peak.instruction}. The table has all buffers.`;
       const canvas = element("canvas", { role: "img", tabindex: "0", "aria-label": label });
@@ -85,8 +158,9 @@ class Page {
     const row = (name, bytes) => element("div", { class: name, "data-bytes": bytes }, element("dt", {}, name), element("dd", {}, bytesText(bytes)));
     const parts = ["total", "arguments", "outputs", "aliased", "constants", "temp", "padding"];
     const rows = parts.filter((part) => part === "total" || totals[part] > 0).map((part) => row(part, totals[part]));
-    const time = element("div", {}, element("dt", {}, "time"), element("dd", {}, secondsText(seconds)));
-    byId("totals").replaceChildren(...rows, row("peak", peak.bytes), time);
+    const time = seconds > 0 ? [element("div", { class: "time" }, element("dt", {}, "time"), element("dd", {}, durationText(seconds)))] : [];
+    byId("totals").replaceChildren(...rows, row("peak", peak.bytes), ...time);
+    byId("verdict").textContent = this.model.spaces.map(verdict).filter((text) => text !== "").join("; ");
   }
 
   about(model) {
@@ -101,12 +175,12 @@ class Page {
       const groups = groupsOf(model, this.grouping);
       this.colors.set(model, { ...groups, ...pixelColors(model, groups) });
     }
-    const { groups } = this.colors.get(this.model);
-    const shown = [...groups.values()].slice(0, MOST_LEGEND);
-    const entries = shown.map(({ key, color }) => element("span", { title: key }, element("i", { class: "swatch", style: `background:${color}` }), shortText(key, 28)));
-    const rest = groups.size - shown.length;
-    const meanings = this.charts.length > 1 ? [element("span", {}, "grey: not there any more"), element("span", {}, "striped: new")] : [];
-    byId("legend").replaceChildren(...meanings, ...entries, rest > 0 ? `and ${rest} more` : "");
+    const { meanings } = this.colors.get(this.model);
+    const shown = [...meanings].slice(0, MOST_LEGEND);
+    const entries = shown.map(([key, color]) => element("span", { title: key }, element("i", { class: "swatch", style: `background:${color}` }), shortText(key, 28)));
+    const rest = meanings.size - shown.length;
+    const marks = this.charts.length > 1 ? [element("span", {}, "grey: not there any more"), element("span", {}, "striped: new")] : [];
+    byId("legend").replaceChildren(...marks, ...entries, rest > 0 ? `and ${rest} more` : "");
     this.filter();
   }
 
@@ -127,10 +201,9 @@ class Page {
   }
 
   refresh() {
-    const { keys, groups } = this.colors.get(this.model);
-    if (this.moment !== null) byId("moment").replaceChildren(...nodes(momentDetails(this.model, this.moment, groups, keys, this.act)));
+    if (this.moment !== null) this.panels.moment.fill(nodes(momentDetails(this.model, this.moment, this.colors.get(this.model), this.opened, this.act)));
     const nothing = element("p", { class: "sum" }, "Click a buffer in the picture or in a list.");
-    byId("buffer").replaceChildren(...(this.selected === null ? [nothing] : nodes(bufferDetails(this.model, this.selected, this.act))));
+    this.panels.buffer.fill(this.selected === null ? [nothing] : nodes(bufferDetails(this.model, this.selected, this.act)));
     this.table.show(this.model, this.hits ?? Array.from({ length: this.model.nBuffers }, (_, i) => i), this.selected);
     this.redraw();
   }
@@ -146,14 +219,20 @@ class Page {
       const shape = { loopRows, main: Math.min(...shapes.map(({ main }) => main)) };
       this.charts.forEach((chart) => chart.draw(shape));
     });
+    clearTimeout(this.linked);
+    this.linked = setTimeout(() => writeLink(this.link()), 200);
   }
 
   select(i, opens, model = this.model) {
     this.about(model);
     this.selected = i;
     this.relations = i === null ? { producers: [], consumers: [] } : { producers: model.producersOf(i), consumers: model.consumersOf(i) };
+    const cameFrom = document.activeElement?.closest('[role="tabpanel"]') ?? null;
     if (opens && i !== null) this.tab("buffer");
     this.refresh();
+    this.say(i === null ? "nothing is selected" : `${model.bufferName(i)}, ${bytesText(model.size[i])}, ${model.classOf(i)}, ${model.titleOf(i)}`);
+    // Whoever was in a list that is hidden now goes on where it leads.
+    if (cameFrom?.hidden) byId("buffer-name").focus({ preventScroll: true });
   }
 
   show(i) {
@@ -166,14 +245,27 @@ class Page {
     this.moment = Math.max(0, Math.min(model.nLaunches - 1, launch));
     this.tab("moment");
     this.refresh();
+    this.say(`launch ${this.moment}, ${model.launchName(this.moment)}: ${bytesText(model.bytesAt(this.moment))} live`);
+  }
+
+  // The next of those that are live at the moment, largest first; -1 for the one before.
+  nextLive(step) {
+    if (this.moment === null) return;
+    const live = this.model.liveAt(this.moment);
+    const at = live.indexOf(this.selected);
+    this.select(live[(at < 0 && step < 0 ? 0 : at + step + live.length) % live.length], true);
   }
 
   tab(name) {
+    this.open = name;
     for (const other of TABS) {
       byId(other).hidden = other !== name;
       byId(`tab-${other}`).setAttribute("aria-selected", `${other === name}`);
     }
+    this.tabs.stopAt(this.tabs.items().indexOf(byId(`tab-${name}`)));
     if (name === "table") this.table.fill();
+    else this.panels[name].stopAt(this.panels[name].at);
+    this.redraw();
   }
 
   setTheme(theme) {
@@ -195,11 +287,7 @@ class Page {
   listen() {
     byId("stage").addEventListener("change", () => this.pictureStages());
     byId("grouping").addEventListener("change", (event) => this.group(event.target.value));
-    byId("across").addEventListener("change", (event) => {
-      this.across = event.target.value;
-      this.charts.forEach((chart) => (chart.axis = new Axis(chart.model, this.across)));
-      this.redraw();
-    });
+    byId("across").addEventListener("change", (event) => this.goAcross(event.target.value));
     byId("search").addEventListener("input", (event) => this.find(event.target.value));
     byId("search").addEventListener("keydown", (event) => {
       if (event.key === "Enter" && this.hits?.length > 0) {
@@ -209,7 +297,14 @@ class Page {
       }
       if (event.key === "Escape") event.target.blur();
     });
-    for (const name of TABS) byId(`tab-${name}`).addEventListener("click", () => this.tab(name));
+    for (const name of TABS) {
+      byId(`tab-${name}`).addEventListener("click", () => this.tab(name));
+      byId(`tab-${name}`).addEventListener("focus", () => this.tab(name));
+    }
+    byId("nearer").addEventListener("click", () => this.zoom(0.7));
+    byId("farther").addEventListener("click", () => this.zoom(1 / 0.7));
+    byId("link").addEventListener("click", () => this.copyLink());
+    window.addEventListener("hashchange", () => this.follow(readLink()));
     byId("peak").addEventListener("click", () => this.toPeak());
     byId("reset").addEventListener("click", () => this.whole());
     byId("theme").addEventListener("click", () => this.otherTheme());
@@ -219,6 +314,24 @@ class Page {
     const dark = window.matchMedia("(prefers-color-scheme: dark)");
     dark.addEventListener("change", () => this.setTheme(dark.matches ? "dark" : "light"));
     document.documentElement.dataset.theme = dark.matches ? "dark" : "light";
+  }
+
+  goAcross(across) {
+    if (this.across === across) return;
+    this.across = across;
+    byId("across").value = across;
+    this.charts.forEach((chart) => (chart.axis = new Axis(chart.model, across)));
+    this.redraw();
+  }
+
+  zoom(factor) {
+    this.charts.forEach(({ axis }) => axis.zoom(factor, (axis.low + axis.high) / 2));
+    this.redraw();
+  }
+
+  copyLink() {
+    writeLink(this.link());
+    copyText(window.location.href, "a link to what is seen", this.act.say);
   }
 
   group(grouping) {
@@ -264,19 +377,19 @@ class Page {
     if (event.target.matches("input, select, dialog *") || event.ctrlKey || event.metaKey || event.altKey) return;
     const charts = this.charts;
     const span = charts[0].axis.high - charts[0].axis.low;
-    const middle = (charts[0].axis.high + charts[0].axis.low) / 2;
     const move = (by) => charts.forEach((chart) => chart.axis.pan(by));
-    const zoom = (factor) => charts.forEach((chart) => chart.axis.zoom(factor, middle));
     const climb = (pixels) => charts.forEach((chart) => chart.panAddresses((chart.panels[0].top + chart.panels[0].bottom) / 2, pixels));
     const keys = {
       ArrowLeft: () => move(-span / 10), ArrowRight: () => move(span / 10), ArrowUp: () => climb(30), ArrowDown: () => climb(-30),
-      "+": () => zoom(0.7), "=": () => zoom(0.7), "-": () => zoom(1 / 0.7),
+      "+": () => this.zoom(0.7), "=": () => this.zoom(0.7), "-": () => this.zoom(1 / 0.7),
       0: () => this.whole(), p: () => this.toPeak(), t: () => this.otherTheme(), c: () => this.nextGrouping(),
-      "[": () => this.toProducer(), "]": () => this.alongChain(),
+      "[": () => this.toProducer(), "]": () => this.alongChain(), j: () => this.nextLive(1), k: () => this.nextLive(-1), l: () => this.copyLink(),
       ",": () => this.lookAt((this.moment ?? 0) - 1), ".": () => this.lookAt((this.moment ?? 0) + 1),
       "/": () => byId("search").focus(), "?": () => byId("keys").showModal(), Escape: () => this.select(null, false),
     };
-    if (keys[event.key] === undefined || event.target.matches(".scroller, .scroller *")) return;
+    // Arrows move the picture; elsewhere they scroll.
+    const isOnPicture = event.target === document.body || event.target.matches("canvas");
+    if (keys[event.key] === undefined || (event.key.startsWith("Arrow") && !isOnPicture)) return;
     event.preventDefault();
     keys[event.key]();
     this.redraw();
@@ -367,6 +480,13 @@ function flags(model, list) {
   const of = new Uint8Array(model.nBuffers);
   list.forEach((i) => (of[i] = 1));
   return of;
+}
+
+// Whether a program fits into a memory, as reports say it.
+function verdict({ name, total, available }) {
+  if (available === null) return "";
+  const room = available - total;
+  return `${bytesText(total)} of ${bytesText(available)} of ${name}: ${room >= 0 ? `fits, ${bytesText(room)} to spare` : `does not fit, ${bytesText(-room)} too much`}`;
 }
 
 function nodes(list) {

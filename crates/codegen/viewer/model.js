@@ -72,6 +72,11 @@ export class Model {
     return this.text(this.buffers.title[i]);
   }
 
+  // The shape without its layout, which affects bytes but not meaning.
+  bareShapeOf(i) {
+    return this.text(this.buffers.shape[i]).split("{")[0];
+  }
+
   classOf(i) {
     return this.text(this.buffers.class[i]);
   }

@@ -1,10 +1,12 @@
 // Tables that came with the page: why a program changed, what was done to it. A row that is about buffers finds them.
 
 import { element } from "./format.js";
+import { tableButtons } from "./share.js";
 
-export function notes(tables, find) {
+export function notes(tables, find, say) {
   return tables.flatMap(({ title, columns, rows }) => [
     element("h2", {}, title),
+    tableButtons(title, () => [columns, ...rows.map(({ cells }) => cells)], say),
     element("table", { class: "notes", "aria-label": title },
       element("thead", {}, element("tr", {}, joined(columns).map(([at]) => element("th", { scope: "col" }, columns[at])))),
       element("tbody", {}, rows.map((row) => element("tr", {}, joined(columns).map((of) => cell(row, of, find))))),

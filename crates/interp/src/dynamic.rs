@@ -234,6 +234,7 @@ impl<'m> Body<'m> {
         let mut given = from.shape(id).clone();
         given.as_array_mut().into_iter().for_each(|array| array.dynamic.clear());
         let bounds = |k: usize| fixed(from, instruction.operands[k]).map(|shape| shape.dimensions);
+        let within = || Error::unsupported(from, id, "its extents are computed within a fusion");
         match &mut op {
             Op::Slice { dimensions } => {
                 let mut extents = self.extents(operands[0]).clone();
@@ -269,13 +270,12 @@ impl<'m> Body<'m> {
                 let extent = self.extents(operands[0])[*dimension as usize] as i32;
                 (op, ids) = (Op::Constant(Literal::s32(extent)), Vec::new());
             }
-            Op::DynamicReshape if let Some(to) = self.to.take() => {
+            Op::SetDimensionSize { .. } => return Err(within()),
+            Op::DynamicReshape => {
+                let to = self.to.take().ok_or_else(within)?;
                 ids.truncate(1);
                 op = Op::Reshape { inferred_dimension: None };
                 given = ArrayShape::new(self.array(ids[0]).element_type, to).into();
-            }
-            Op::SetDimensionSize { .. } | Op::DynamicReshape => {
-                return Err(Error::unsupported(from, id, "its extents are computed within a fusion"));
             }
             _ => {}
         }

@@ -90,8 +90,10 @@ const PAGE: &str = include_str!("../../viewer/page.html");
 const STYLE: &str = include_str!("../../viewer/style.css");
 
 /// The modules, imported ones first.
-const MODULES: [(&str, &str); 10] = [
+const MODULES: [(&str, &str); 12] = [
     ("format.js", include_str!("../../viewer/format.js")),
+    ("roving.js", include_str!("../../viewer/roving.js")),
+    ("share.js", include_str!("../../viewer/share.js")),
     ("model.js", include_str!("../../viewer/model.js")),
     ("colors.js", include_str!("../../viewer/colors.js")),
     ("axis.js", include_str!("../../viewer/axis.js")),
@@ -159,8 +161,8 @@ struct PeakRow<'a> {
 struct SpaceRow {
     id: u32,
     name: String,
-    capacity: Option<Bytes>,
-    reserved: Bytes,
+    /// What programs may have, without what is reserved.
+    available: Option<Bytes>,
     total: Bytes,
     temp: Bytes,
     height: Bytes,
@@ -274,7 +276,7 @@ fn columns<'a>(Stage { name, view, spaces: totals }: Stage<'a>) -> Columns<'a> {
         module: &layout.module,
         target: &layout.target,
         totals: layout.totals,
-        seconds: view.starts_at(layout.launches),
+        seconds: view.seconds,
         peak: PeakRow {
             launch: view.peak.launch,
             bytes: view.peak.bytes,
@@ -302,8 +304,7 @@ fn spaces(view: &View, totals: &[SpaceTotals]) -> Vec<SpaceRow> {
         SpaceRow {
             id: curve.space.0,
             name: view.space_name(curve.space),
-            capacity: known.and_then(|space| space.capacity),
-            reserved: known.map_or(Bytes::ZERO, |space| space.reserved),
+            available: known.and_then(|space| Some(space.capacity?.saturating_sub(space.reserved))),
             total: total.or(known.map(|space| space.used)).unwrap_or(Bytes::ZERO),
             temp: known.map_or(Bytes::ZERO, |space| space.temp),
             height: view.height(curve.space),
@@ -441,6 +442,7 @@ mod tests {
                 instruction: String::new(),
                 buffers: Vec::new(),
             },
+            seconds: 0.0,
             clock: super::super::Clock::new(&[]),
         };
         let page = html(&Page {

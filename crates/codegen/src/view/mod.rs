@@ -41,6 +41,8 @@ pub struct View {
     pub live: Vec<Bytes>,
     /// The moment with most bytes live.
     pub peak: Peak,
+    /// Seconds of one run by the cost model, as in reports: with what waits and what overlaps, unlike the sum of launches.
+    pub seconds: f64,
     clock: Clock,
 }
 
@@ -118,7 +120,8 @@ impl View {
     ) -> View {
         let program = NumberedProgram::new(module, &planned.facts, target, &planned.plan);
         let layout = document(&program);
-        let launches = launch_notes(&program, &ProgramCost::new(module, &planned.facts, target));
+        let cost = ProgramCost::new(module, &planned.facts, target);
+        let launches = launch_notes(&program, &cost);
         let report = peak_report(module, &planned.facts, &planned.plan);
         let flow = &planned.facts.flow;
         let number = |buffer: &memplan_plan_hlo::PeakBuffer| {
@@ -141,6 +144,7 @@ impl View {
             curves,
             live,
             clock: Clock::new(&launches),
+            seconds: cost.run.seconds,
             peak,
             launches,
             layout,
