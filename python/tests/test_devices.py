@@ -16,7 +16,7 @@ from test_jit import assert_close
 
 import memplan
 
-LAYERS, WIDTH, WIDE, TOKENS = 4, 32, 128, 256
+LAYERS, WIDTH, WIDE, TOKENS = 4, 16, 64, 128
 
 Parts = tuple[Callable[..., Any], tuple[Any, ...], tuple[Any, ...]]
 
