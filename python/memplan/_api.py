@@ -20,7 +20,9 @@ def estimate(program: Program, *args: Any, target: str | None = None, **kwargs: 
     """What XLA will need for a program on a machine, which need not be here.
 
     ``program`` is whatever ``memplan.read`` takes: a function with its arguments, a stage of JAX, HLO or StableHLO, a
-    path. ``target`` is a name from ``memplan targets`` or a TOML file; by default, the device at hand.
+    path. ``target`` is a name from ``memplan targets`` or a TOML file; by default, the device at hand. Arguments may be
+    spread over devices that are not here: ``jax.ShapeDtypeStruct``s with shardings on a ``jax.sharding.AbstractMesh``.
+    Bytes are then those of one of ``devices``.
     """
     machine = target or at_hand()
     compiler = compiler_for(machine)

@@ -175,8 +175,8 @@ def _rewrite_call(context: Any, jaxpr: Any, job: Job) -> Rewritten | None:
         call.attributes["callee"] = mlir.ir.FlatSymbolRefAttr.get(known[key])
         return None
     program = _xla.from_mlir_module(_program_of(module_context, callee.value, said, job.name), f"<{job.name}>")
-    if program.has_parts_of_one_device():
-        job.fall_back("parts of it are written for each of several devices (shard_map)")
+    if program.has_parts_by_gspmd():
+        job.fall_back("parts of it are written for each of several devices (shard_map), for XLA's older partitioner")
         return None
     contacts = [contact for contact in program.host_contacts() if not contact.startswith(_CALLBACKS)]
     if contacts:

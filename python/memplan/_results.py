@@ -150,6 +150,8 @@ class _Planned(Protocol):
     @property
     def target(self) -> str: ...
     @property
+    def devices(self) -> int | None: ...
+    @property
     def seconds(self) -> float | None: ...
     @property
     def totals(self) -> dict[str, int]: ...
@@ -193,7 +195,7 @@ class _Said:
 
 
 class _SaidOfPlan(_Said):
-    _PROPERTIES = ("module", "target", "seconds", "totals", "spaces", "allocations", "curve", "peak", "buffers")
+    _PROPERTIES = ("module", "target", "devices", "seconds", "totals", "spaces", "allocations", "curve", "peak", "buffers")
     _FUNCTIONS = ("holders", "lines", "records", "to_json")
 
 
@@ -231,6 +233,11 @@ class Plan:
     def target(self) -> str:
         """The machine it is for."""
         return self._native.target
+
+    @property
+    def devices(self) -> int | None:
+        """How many devices run the program, if it is more than one: all bytes are those of one of them."""
+        return self._native.devices
 
     @functools.cached_property
     def module(self) -> Module:

@@ -62,10 +62,11 @@ impl Module {
         contacts
     }
 
-    /// Whether parts of it are written for each of several devices, with shapes of what one of them holds.
-    fn has_parts_of_one_device(&self) -> bool {
+    /// Whether parts of it are written for each of several devices in the form of GSPMD, in which no rewritten program of one
+    /// device can be handed back.
+    fn has_parts_by_gspmd(&self) -> bool {
         let begins_one =
-            |op: &ir::Op| matches!(op, ir::Op::CustomCall(call) if TO_ONE_DEVICE.contains(&&*call.target));
+            |op: &ir::Op| matches!(op, ir::Op::CustomCall(call) if &*call.target == "SPMDFullToShardShape");
         self.0.instructions.values().any(|instruction| begins_one(&instruction.op))
     }
 
@@ -73,9 +74,6 @@ impl Module {
         format!("<memplan.Module `{}`, {} instructions>", self.0.name, self.0.instructions.len())
     }
 }
-
-/// Targets of custom calls, of Shardy and of GSPMD, that give what one device holds of a value.
-const TO_ONE_DEVICE: [&str; 2] = ["xla.sdy.GlobalToLocalShape", "SPMDFullToShardShape"];
 
 /// Operations that talk to the host.
 const HOST: [ir::Opcode; 4] = [ir::Opcode::Send, ir::Opcode::Recv, ir::Opcode::Infeed, ir::Opcode::Outfeed];

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use memplan::advice::{Devices, OneDevice};
 use memplan::analysis::Sources;
 use memplan::driver::exceeded;
 use memplan::memory::{AllocationKind, Bytes, Compiler, MemoryPlan, PlanFile, Target, Totals};
@@ -36,6 +37,8 @@ pub(crate) struct Planned {
     peak: PeakReport,
     /// Seconds of one run by the cost model, where it was asked.
     seconds: Option<f64>,
+    /// The devices that run it, of which all bytes are those of one.
+    devices: Devices,
     lifetimes: Vec<Lifetime>,
 }
 
@@ -46,10 +49,11 @@ impl Planned {
         planned: planner::Planned,
         totals: Totals,
         seconds: Option<f64>,
+        devices: Devices,
     ) -> Planned {
         let peak = peak_report(&module, &planned.facts, &planned.plan);
         let lifetimes = lifetimes(&module, &planned.facts, &planned.plan);
-        Planned { module: Arc::new(module), target, planned, totals, peak, seconds, lifetimes }
+        Planned { module: Arc::new(module), target, planned, totals, peak, seconds, devices, lifetimes }
     }
 
     fn plan(&self) -> &MemoryPlan {
@@ -100,6 +104,12 @@ impl Planned {
     #[getter]
     fn target(&self) -> &str {
         &self.target.name
+    }
+
+    /// How many devices run the program, if it is more than one: all bytes are those of one of them.
+    #[getter]
+    fn devices(&self) -> Option<u64> {
+        self.devices.count
     }
 
     #[getter]
@@ -238,19 +248,20 @@ impl Planned {
     /// The plan file.
     fn to_json(&self) -> String {
         let mut file = PlanFile::new(&self.module, &self.planned.schedule, self.plan());
+        file.devices = self.devices.count;
         memplan::advice::note_peaks(&self.module, &self.planned, &mut file);
         serde_json::to_string_pretty(&file).expect("plan files have only string keys")
     }
 
     fn __str__(&self) -> String {
-        memplan_cli::report(
-            &self.module,
-            &self.target,
-            &self.planned,
-            None,
-            &memplan_cli::PeakOptions::default(),
-            memplan_cli::Screen::PLAIN,
-        )
+        memplan_cli::whose_bytes(&self.devices)
+            + &memplan_cli::report(
+                &self.module,
+                &self.target,
+                &self.planned,
+                &memplan_cli::PeakOptions::default(),
+                memplan_cli::Screen::PLAIN,
+            )
     }
 }
 
@@ -267,8 +278,10 @@ pub(crate) fn estimate(
     let machine = target(target_name.unwrap_or(&compiler.target))?;
     let module = Arc::clone(&module.0);
     let job = move || {
+        let OneDevice { module, devices } =
+            OneDevice::of(Arc::unwrap_or_clone(module), &compiler.on(&machine))?;
         let found = memplan::estimate(&module, &compiler, &machine)?;
-        Ok(Planned::new(found.module, machine, found.planned, found.totals, Some(found.run.seconds)))
+        Ok(Planned::new(found.module, machine, found.planned, found.totals, Some(found.run.seconds), devices))
     };
     work::run(py, "estimating", job)?.map_err(|error: memplan::EstimateError| input(&error))
 }
@@ -284,11 +297,12 @@ pub(crate) fn plan(
     let machine = target(target_name)?;
     let module = Arc::clone(&module.0);
     let job = move || {
-        let mut module = Arc::unwrap_or_clone(module);
+        let one = OneDevice::of(Arc::unwrap_or_clone(module), &machine);
+        let OneDevice { mut module, devices } = one.map_err(|error| Failure::input(&error))?;
         let options = PlanOptions::default();
         let (planned, _) = memplan_cli::plan_module(&mut module, &machine, keep_schedule, &options)?;
         let totals = planned.plan.totals;
-        Ok(Planned::new(module, machine, planned, totals, None))
+        Ok(Planned::new(module, machine, planned, totals, None, devices))
     };
     work::run(py, "planning", job)?.map_err(|failure: Failure| exception(&failure))
 }
@@ -311,13 +325,14 @@ pub(crate) fn compile(
     })?;
     let module = Arc::clone(&module.0);
     let job = move || {
-        let mut module = Arc::unwrap_or_clone(module);
+        let one = OneDevice::of(Arc::unwrap_or_clone(module), &machine)?;
+        let OneDevice { mut module, devices } = one;
         let options = CompileOptions { objective, memory_limit, ..CompileOptions::default() };
         let compiled = memplan::compile(&mut module, &machine, &options)?;
         let story = exceeded(&compiled.planned.plan, &machine, memory_limit)
             .map(|excess| memplan_cli::too_large(&module, &compiled.planned, excess));
         let totals = compiled.planned.plan.totals;
-        Ok((Planned::new(module, machine, compiled.planned, totals, None), story))
+        Ok((Planned::new(module, machine, compiled.planned, totals, None, devices), story))
     };
     let (planned, story) =
         work::run(py, "compiling", job)?.map_err(|error: CompileError| exception(&Failure::input(&error)))?;
@@ -340,14 +355,16 @@ pub(crate) fn check(
     plan: String,
     target_name: Option<&str>,
 ) -> PyResult<Proof> {
-    let mut module = Arc::clone(&module.0);
+    let module = Arc::clone(&module.0);
     let file: PlanFile = serde_json::from_str(&plan).map_err(|error| {
         InputError::new_err(format!("{}:{}: not a plan: {error}", error.line(), error.column()))
     })?;
     let machine = target(target_name.unwrap_or(&file.target))?;
     let job = move || {
+        let one = OneDevice::of(Arc::unwrap_or_clone(module), &machine);
+        let mut module = one.map_err(|error| error.to_string())?.module;
         if let Some(prepared) = prepared(&file, &module, &machine) {
-            module = Arc::new(prepared);
+            module = prepared;
         }
         let (schedule, plan) = file.resolve(&module).map_err(|error| error.to_string())?;
         checker::check(&module, &schedule, &machine, &plan).map_err(|violations| violations.to_string())

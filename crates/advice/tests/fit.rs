@@ -54,7 +54,7 @@ fn layers(n: usize) -> String {
 }
 
 fn options(limit: u64) -> FitOptions {
-    FitOptions { limit: Bytes(limit), pool: None, batch: None, devices: vec![2, 8], threads: 2 }
+    FitOptions { limit: Bytes(limit), pool: None, batch: None, devices: vec![1, 2, 8], threads: 2 }
 }
 
 fn of(limit: u64) -> Fit {

@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use memplan::advice::OneDevice;
 use memplan::memory::Bytes;
 use serde::Serialize;
 use serde_json::Value;
@@ -14,10 +15,9 @@ use serde_json::Value;
 use crate::diff::{Setting, compare, markdown};
 use crate::emit::{PlannedModule, html, json};
 use crate::failure::Failure;
-use crate::input::{Form, read_module};
+use crate::input::{Form, read_program};
 use crate::options::Format;
 use crate::output::{distinct, write_folder, write_result};
-use crate::report::per_device;
 use file::Program;
 
 #[derive(Args)]
@@ -114,14 +114,14 @@ fn examine(program: &Program, folder: &Path, args: &BudgetArgs) -> Result<(Found
     let path = path.to_string_lossy().into_owned();
     let setting = Setting { way: program.way.clone(), target: program.target.clone(), keeps_modules: false };
     let form = if program.compiler.is_some() { Form::Given } else { Form::Compiled };
-    let module = read_module(&path, form)?;
+    let OneDevice { module, devices } = read_program(&path, form, &setting.target)?;
     let name = program.name.clone().unwrap_or_else(|| module.name.to_string());
-    let of_devices = per_device(&module, &setting.target);
     let (module, planned) = setting.program(module)?;
-    let planned_module = PlannedModule::new(&module, &setting.target, &planned);
+    let mut planned_module = PlannedModule::new(&module, &setting.target, &planned);
+    planned_module.devices = devices.count;
     let plan: Value = serde_json::from_str(&planned_module.plan_json()).expect("a plan file is JSON");
     let holders = plan["peak"]["holders"].as_array().cloned().unwrap_or_default();
-    let total = of_devices.unwrap_or(planned.plan.totals.total);
+    let total = devices.of_whole.unwrap_or(planned.plan.totals.total);
     let base = args.base.as_ref().map(|base| Path::new(base).join(&program.module));
     let (mut before, mut grown, mut details) = (None, false, String::new());
     if let Some(base) = base.filter(|base| base.exists()) {

@@ -1,11 +1,12 @@
 //! `memplan check`
 
 use clap::{Args, ColorChoice};
+use memplan::advice::OneDevice;
 use memplan::check;
 use memplan::memory::PlanFile;
 
 use crate::failure::{Failure, chain};
-use crate::input::{Form, read, read_module, target};
+use crate::input::{Form, of_one_device, read, read_module, target};
 use crate::output::write_result;
 use crate::report::count;
 use crate::screen::Screen;
@@ -35,6 +36,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
     })?;
     let name = args.target.as_ref().unwrap_or(&file.target);
     let target = target(name)?;
+    let OneDevice { module, .. } = of_one_device(module, &target)?;
     let (schedule, plan) = file.resolve(&module).map_err(|error| Failure::Refuted(chain(&error)))?;
     match check::check(&module, &schedule, &target, &plan) {
         Ok(proof) => {

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use memplan::advice::OneDevice;
 use memplan::driver::{Point, frontier};
 use memplan::ir::Module;
 use memplan::memory::{Bytes, Target};
@@ -9,12 +10,13 @@ use memplan::plan::{AssignOptions, PlanOptions, Planned};
 use memplan::{CompileOptions, Effort, Objective, compile};
 
 use crate::check::proof_line;
+use crate::devices;
 use crate::emit::{Before, PlannedModule};
 use crate::estimate::{Usual, beside};
 use crate::failure::Failure;
 use crate::frontier;
 use crate::holders::PeakOptions;
-use crate::input::{Form, read_module, target};
+use crate::input::{Form, read_program, target};
 use crate::ipu_report;
 use crate::needless::{given, refuse};
 use crate::options::{Format, PackOptions, ResultArgs, parse_bytes};
@@ -73,8 +75,7 @@ pub(crate) struct CompileArgs {
 pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
     let target = target(&args.target)?;
     args.check(&target)?;
-    let mut module = read_module(&args.module, Form::Given)?;
-    let per_device = report::per_device(&module, &target);
+    let OneDevice { mut module, devices } = read_program(&args.module, Form::Given, &target)?;
     let shows_before = args.result.emit.shows_before();
     let original = shows_before.then(|| module.clone());
     let bar = progress::spinner("compiling");
@@ -104,6 +105,7 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
     let plan = &compiled.planned.plan;
     let tiles = ipu_report::plan(&args.ipu, &module, &target, &compiled.planned.facts)?;
     let mut program = PlannedModule::new(&module, &target, &compiled.planned);
+    program.devices = devices.count;
     program.tiles = tiles.as_ref();
     let given = original.map(|original| as_given(original, &target));
     let given = given.transpose()?;
@@ -114,15 +116,11 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
         Format::Json => program.plan_json(),
         Format::Text => {
             let screen = args.result.screen();
-            let mut text = stages::table(&compiled, args.timings) + "\n";
-            text.push_str(&report::render(
-                &module,
-                &target,
-                &compiled.planned,
-                per_device,
-                &args.peak,
-                screen,
-            ));
+            let mut text = screen.wrap(&devices::line(&devices));
+            text.push_str(&stages::table(&compiled, args.timings));
+            text.push('\n');
+            text.push_str(&report::render(&module, &target, &compiled.planned, &args.peak, screen));
+            text.push_str(&devices::could_be_cut(&devices, plan.totals.total, screen));
             text.push_str(&screen.wrap(&beside(usual.as_ref(), &target, &plan.totals)));
             text.extend(placement.iter().map(|placement| paragraph(placement, screen)));
             text.extend(tiles.as_ref().map(|tiles| ipu_report::render(&module, tiles)));
@@ -133,7 +131,7 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), Failure> {
         }
     };
     args.result.write(text)?;
-    verdict(&module, &target, &compiled.planned, args.memory_limit, per_device)?;
+    verdict(&module, &target, &compiled.planned, args.memory_limit, &devices)?;
     args.pool.verdict(placement.as_ref(), args.memory_limit)?;
     let facts = &compiled.planned.facts;
     tiles.as_ref().map_or(Ok(()), |tiles| ipu_report::verdict(&args.ipu, &module, &target, facts, tiles))

@@ -3,17 +3,18 @@
 mod compiled;
 
 use clap::Args;
+use memplan::advice::OneDevice;
 use memplan::advice::beside::Beside;
 use memplan::ir::Module;
 use memplan::memory::{ByteRange, Bytes, Compiler, Target, Totals};
-use memplan::passes::{Context, partition};
 use memplan::{Estimate, estimate};
 use serde::Serialize;
 
+use crate::devices;
 use crate::emit::PlannedModule;
 use crate::failure::Failure;
 use crate::holders::PeakOptions;
-use crate::input::{Form, read_module, target};
+use crate::input::{Form, read_program, target};
 use crate::needless::refuse;
 use crate::options::{Format, ResultArgs};
 use crate::report;
@@ -69,14 +70,12 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<(), Failure> {
     if args.beside.is_some() {
         refuse(&args.peak.given(), "it is about one peak, and `--beside` compares two plans")?;
     }
-    let module = read_module(&args.module, Form::Given)?;
     let machine = compiler.on(&target);
-    let of_one = partition(&module, &Context { target: &machine }).map_err(|error| Failure::input(&error))?;
-    let devices = of_one.as_ref().map(|of_one| of_one.devices);
-    let module = of_one.map_or(module, |of_one| of_one.module);
-    let per_device = report::per_device(&module, &target);
+    let OneDevice { module, devices } = read_program(&args.module, Form::Given, &machine)?;
     let found = estimate(&module, compiler, &target).map_err(|error| Failure::input(&error))?;
-    args.result.emit.write(&PlannedModule::new(&found.module, &target, &found.planned))?;
+    let mut program = PlannedModule::new(&found.module, &target, &found.planned);
+    program.devices = devices.count;
+    args.result.emit.write(&program)?;
     let read = |path: &String| Compiled::read(path, &module.name, compiler, &target, found.code());
     let compiled = args.beside.as_ref().map(read).transpose()?;
     let beside = compiled.as_ref().map(|compiled| compiled.beside(&module, &found, &machine)).transpose()?;
@@ -86,7 +85,7 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<(), Failure> {
                 module: &found.module.name,
                 compiler: &compiler.name,
                 target: &target.name,
-                devices,
+                devices: devices.count,
                 total: found.total,
                 interval: found.interval,
                 seconds: found.run.seconds,
@@ -100,21 +99,22 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<(), Failure> {
             let screen = args.result.screen();
             let report = match (&compiled, &beside) {
                 (Some(compiled), Some(beside)) => compiled.text(beside, screen),
-                _ => report::render(&found.module, &machine, &found.planned, per_device, &args.peak, screen),
+                _ => {
+                    report::render(&found.module, &machine, &found.planned, &args.peak, screen)
+                        + &devices::could_be_cut(&devices, found.total, screen)
+                }
             };
             let expected =
                 format!("expected of {}: {}\n", compiler.name_with_version(), compiler.description);
-            let one = devices.map(|n| {
-                format!("bytes are those of one device of {n}, cut as the shardings of parameters say\n")
-            });
+            let one = devices::line(&devices);
             let range = found.interval.map(|range| between(range, &found, compiler, &target));
-            let lines = [Some(expected), one, range.filter(|_| per_device.is_none())];
+            let lines = [Some(expected), Some(one), range.filter(|_| devices.of_whole.is_none())];
             lines.into_iter().flatten().map(|line| screen.wrap(&line)).collect::<String>() + &report
         }
     };
     args.result.write(text)?;
     let least = found.interval.map(|range| range.low);
-    verdict_at_least(&found.module, &target, &found.planned, least, None, per_device)
+    verdict_at_least(&found.module, &target, &found.planned, least, None, &devices)
 }
 
 /// Between which bytes the compiler's own figure is, and whether the machine's memory is among them.

@@ -5,18 +5,19 @@ mod whole;
 
 use clap::Args;
 use comfy_table::{CellAlignment, Table};
+use memplan::advice::OneDevice;
 use memplan::advice::explain::{Expected, Subject};
 use memplan::plan::PlanOptions;
 
 use crate::as_written::as_written;
+use crate::devices;
 use crate::emit::json;
 use crate::failure::Failure;
 use crate::holders::PeakOptions;
-use crate::input::{Form, read_module, target};
+use crate::input::{Form, read_program, target};
 use crate::needless::refuse;
 use crate::options::{Format, OutputArgs};
 use crate::plan::plan_with_copies;
-use crate::report;
 use crate::verdict::verdict;
 use named::named;
 use whole::whole;
@@ -50,8 +51,7 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<(), Failure> {
         )?;
     }
     let target = target(&args.target)?;
-    let original = read_module(&args.module, Form::Compiled)?;
-    let per_device = report::per_device(&original, &target);
+    let OneDevice { module: original, devices } = read_program(&args.module, Form::Compiled, &target)?;
     let expected = match &args.value {
         None => Expected::new(&original, &target),
         Some(_) => None,
@@ -67,7 +67,9 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<(), Failure> {
                 Format::Json => json(&overview),
                 Format::Text => {
                     let note = as_written(&original, &target, expected.as_ref());
-                    screen.wrap(&whole(&subject, &overview, &note, &args.peak, screen))
+                    let one = devices::line(&devices);
+                    let text = screen.wrap(&(one + &whole(&subject, &overview, &note, &args.peak, screen)));
+                    text + &devices::could_be_cut(&devices, overview.totals.total, screen)
                 }
             }
         }
@@ -75,12 +77,12 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<(), Failure> {
             let explained = named(&subject, &original, name)?;
             match args.result.format {
                 Format::Json => json(&explained),
-                Format::Text => screen.wrap(&explained.text(screen)),
+                Format::Text => screen.wrap(&(devices::line(&devices) + &explained.text(screen))),
             }
         }
     };
     args.result.write(text)?;
-    verdict(&module, &target, &planned, None, per_device)
+    verdict(&module, &target, &planned, None, &devices)
 }
 
 fn aligned(mut table: Table) -> String {

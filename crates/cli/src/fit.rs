@@ -2,13 +2,15 @@
 
 use clap::{Args, ColorChoice};
 use comfy_table::CellAlignment;
-use memplan::advice::fit::{Code, Fit, FitOptions, Padded, PaddingRemedy, Replicated, Suggestion, fit};
+use memplan::advice::Devices;
+use memplan::advice::fit::{Code, Fit, FitOptions, MeshAdvice, Padded, PaddingRemedy, Suggestion, fit};
 use memplan::codegen::view::{Row, Table};
 use memplan::estimate;
 use memplan::ir::Module;
 use memplan::memory::{Bytes, Compiler, MemorySpaceId, RemedyKind, Target};
 
 use crate::argument_dimension::ArgumentDimension;
+use crate::devices;
 use crate::emit::{AdviceArgs, AdviceKind, Shown, page_of_two};
 use crate::estimate::{check_pair, compiler};
 use crate::failure::Failure;
@@ -39,8 +41,8 @@ pub(crate) struct FitArgs {
     /// The dimension that counts examples, as PARAMETER:DIMENSION, both from 0 (default: found automatically)
     #[arg(long, value_name = "DIMENSION", default_value = "batch")]
     batch: ArgumentDimension,
-    /// Numbers of devices to spread the program over
-    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [2, 4, 8])]
+    /// Numbers of devices to spread the program over; without 1 among them, it is spread in any case
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 2, 4, 8])]
     devices: Vec<i64>,
     #[command(flatten)]
     pool: PoolOptions,
@@ -122,8 +124,9 @@ fn render(name: &str, target: &Target, compiler: &Compiler, fit: &Fit, screen: S
         true => screen.good("fits unchanged"),
         false => screen.bad(&format!("{} too much", fit.total.saturating_sub(fit.limit))),
     };
+    let one = devices::line(&Devices { count: fit.devices, ..Devices::default() });
     let mut text = screen.wrap(&format!(
-        "{name} on {}: {} with {} (estimated), {} a step, {} available: {verdict}\n",
+        "{one}{name} on {}: {} with {} (estimated), {} a step, {} available: {verdict}\n",
         target.name,
         fit.total,
         compiler.name,
@@ -148,7 +151,7 @@ fn render(name: &str, target: &Target, compiler: &Compiler, fit: &Fit, screen: S
     }
     text += &format!("\n{}\n\n{}\n", screen.heading("Each change alone"), table(fit, &fit.changes, screen));
     text += &padded(fit, screen);
-    text += &replicated(fit, screen);
+    text += &devices::list(&fit.replicated.iter().collect::<Vec<_>>(), screen);
     if let Some(process) = &fit.process {
         text += &screen.wrap(&format!("\n{process}\n"));
     }
@@ -193,37 +196,6 @@ fn cure(PaddingRemedy { kind, dimensions, shape, size }: &PaddingRemedy) -> Stri
     }
 }
 
-/// Lists arguments that every device holds in full, although they could be sharded.
-fn replicated(fit: &Fit, screen: Screen) -> String {
-    let Some(first) = fit.replicated.first() else { return String::new() };
-    let heading = format!(
-        "Arguments that every device holds in full, although others are sharded {} ways",
-        first.pieces
-    );
-    let mut text = format!("\n{}\n\n", screen.heading(&heading));
-    for Replicated { argument, shape, bytes, pieces, divides } in fit.replicated.iter().take(MOST_REPLICATED)
-    {
-        let cut = match divides {
-            Some((d, extent)) => {
-                format!(
-                    "dimension {d} of {extent} sharded {pieces} ways: {} each",
-                    Bytes(bytes.0.div_ceil(*pieces))
-                )
-            }
-            None => format!("no dimension is a multiple of {pieces}"),
-        };
-        text += &screen.wrap(&format!(" {:>10}  {argument} {shape}; {cut}\n", bytes.to_string()));
-    }
-    if let Some(rest) = fit.replicated.get(MOST_REPLICATED..).filter(|rest| !rest.is_empty()) {
-        let sum = rest.iter().fold(Bytes::ZERO, |sum, argument| sum.saturating_add(argument.bytes));
-        text += &format!(" {:>10}  {}\n", sum.to_string(), count(rest.len(), "smaller one"));
-    }
-    text
-}
-
-/// The most arguments to name.
-const MOST_REPLICATED: usize = 8;
-
 /// A page of the compiler's estimates for the program as it is, and with the best changes.
 fn page(module: &Module, compiler: &Compiler, target: &Target, fit: &Fit) -> Result<String, Failure> {
     let expected = |module| estimate(module, compiler, target).map_err(|error| Failure::input(&error));
@@ -259,8 +231,23 @@ fn python(name: &str, target: &Target, fit: &Fit) -> String {
             Some(Code::MicroBatches(count)) => text += &MICRO_BATCHES.replace("COUNT", &count.to_string()),
             None => {}
         }
+        text.extend(change.mesh.as_ref().map(mesh));
     }
     text
+}
+
+/// A mesh and specs as values.
+fn mesh(advice: &MeshAdvice) -> String {
+    let specs: String = advice
+        .arguments
+        .iter()
+        .map(|argument| format!("    {:?}: {},\n", argument.argument, argument.text()))
+        .collect();
+    format!(
+        "\nmesh = {}\nP = jax.sharding.PartitionSpec\n#: By the names of arguments; results that replace them have the same.\n\
+         specs = {{\n{specs}}}\n",
+        advice.make_mesh()
+    )
 }
 
 /// A checkpoint as a function.

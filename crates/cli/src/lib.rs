@@ -20,6 +20,7 @@ mod columns;
 mod compile;
 mod completions;
 mod defragment;
+mod devices;
 mod diff;
 mod emit;
 mod estimate;
@@ -58,6 +59,7 @@ use std::ffi::OsString;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+pub use devices::line as whose_bytes;
 pub use failure::Failure;
 pub use holders::{PeakOptions, PeakTable};
 pub use input::{parse_module, target};

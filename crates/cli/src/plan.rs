@@ -1,6 +1,7 @@
 //! `memplan plan`
 
 use clap::{Args, ValueEnum};
+use memplan::advice::OneDevice;
 use memplan::advice::explain::Expected;
 use memplan::ir::Module;
 use memplan::memory::{Bytes, MemorySpaceId, Resident, Target};
@@ -10,10 +11,11 @@ use memplan::{check, legalize};
 
 use crate::as_written::as_written;
 use crate::check::{list, proof_line};
+use crate::devices;
 use crate::emit::PlannedModule;
 use crate::failure::Failure;
 use crate::holders::PeakOptions;
-use crate::input::{self, Form, ProgramFiles, find, note_choice, target};
+use crate::input::{self, Form, ProgramFiles, find, note_choice, of_one_device, target};
 use crate::options::{Format, PackOptions, ResultArgs};
 use crate::pin::PinOptions;
 use crate::pool::{PoolOptions, paragraph};
@@ -79,15 +81,15 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
     let resident = programs::resident(&args.module, &found, &target, keep_schedule, &options);
     let chosen = resident.as_ref().map_or(Ok(0), programs::largest_of)?;
     note_choice(&args.module, &found, chosen);
-    let mut module = found[chosen].module()?;
+    let OneDevice { mut module, devices } = of_one_device(found[chosen].module()?, &target)?;
     options.assign.pins = args.pin.find(&module, &target)?;
-    let per_device = report::per_device(&module, &target);
     let note = match args.result.format {
         Format::Json => String::new(),
         Format::Text => as_written(&module, &target, Expected::new(&module, &target).as_ref()),
     };
     let (planned, proof) = plan_module(&mut module, &target, keep_schedule, &options)?;
     let mut program = PlannedModule::new(&module, &target, &planned);
+    program.devices = devices.count;
     program.resident = resident.as_ref();
     args.result.emit.write(&program)?;
     let placement = args.pool.placement(&target, &planned.plan);
@@ -96,17 +98,18 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
         Format::Text => {
             let screen = args.result.screen();
             let list = resident.as_ref().map(|resident| programs::render(resident, screen) + "\n");
-            let mut text = list.unwrap_or_default();
+            let mut text = list.unwrap_or_default() + &screen.wrap(&devices::line(&devices));
             if !note.is_empty() {
                 text.push_str(&screen.wrap(&(note + "\n")));
             }
-            text.push_str(&report::render(&module, &target, &planned, per_device, &args.peak, screen));
+            text.push_str(&report::render(&module, &target, &planned, &args.peak, screen));
+            text.push_str(&devices::could_be_cut(&devices, planned.plan.totals.total, screen));
             text.extend(placement.iter().map(|placement| paragraph(placement, screen)));
             text + "\n" + &screen.wrap(&proof_line(&proof))
         }
     };
     args.result.write(text)?;
-    verdict(&module, &target, &planned, None, per_device)?;
+    verdict(&module, &target, &planned, None, &devices)?;
     args.pool.verdict(placement.as_ref(), None)
 }
 

@@ -1,11 +1,12 @@
 //! The programs of a folder of XLA's dumps: the memory of each by memplan and by XLA's assignment, and of all together.
 
 use comfy_table::{CellAlignment, Table, presets};
+use memplan::advice::OneDevice;
 use memplan::memory::{Bytes, Resident, ResidentProgram, Target};
 use memplan::plan::PlanOptions;
 
 use crate::failure::Failure;
-use crate::input::ProgramFiles;
+use crate::input::{ProgramFiles, of_one_device};
 use crate::plan::plan_module;
 use crate::screen::Screen;
 
@@ -17,7 +18,8 @@ pub(crate) fn measure(
     options: &PlanOptions,
 ) -> Resident {
     let measured = found.iter().map(|program| {
-        let totals = program.module().and_then(|mut module| {
+        let totals = program.module().and_then(|module| {
+            let OneDevice { mut module, .. } = of_one_device(module, target)?;
             let (planned, _) = plan_module(&mut module, target, keep_schedule, options)?;
             Ok(planned.plan.totals)
         });

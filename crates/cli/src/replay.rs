@@ -2,6 +2,7 @@
 
 use clap::{Args, ColorChoice, ValueEnum};
 use comfy_table::{CellAlignment, ColumnConstraint};
+use memplan::advice::OneDevice;
 use memplan::memory::{Bytes, Target};
 use memplan::plan::{PlanOptions, plan};
 use memplan::pool::bfc::{Bfc, Growth, Options};
@@ -14,7 +15,7 @@ use serde_json::json;
 
 use crate::defragment::{Wish, defragment};
 use crate::failure::Failure;
-use crate::input::{Form, read, read_module, render_at, target};
+use crate::input::{Form, read, read_program, render_at, target};
 use crate::needless::{given, refuse};
 use crate::options::{Format, PackOptions, parse_bytes, parse_fraction};
 use crate::output::{distinct, write_result};
@@ -175,7 +176,7 @@ fn of_trace(path: &str) -> Result<Subject, Failure> {
 }
 
 fn of_module(args: &ReplayArgs, target: &Target) -> Result<Subject, Failure> {
-    let mut module = read_module(&args.input, Form::Compiled)?;
+    let OneDevice { mut module, .. } = read_program(&args.input, Form::Compiled, target)?;
     legalize(&mut module, target).map_err(|error| Failure::input(&error))?;
     let options = PlanOptions { assign: args.pack.assign_options(), ..PlanOptions::default() };
     let planned = plan(&module, target, &options).map_err(|error| Failure::input(&error))?;

@@ -6,7 +6,6 @@ use memplan::analysis::{Facts, Sources};
 use memplan::codegen;
 use memplan::codegen::layout::Padding;
 use memplan::ir::{Module, Position};
-use memplan::memory::parallel::arguments_per_device;
 use memplan::memory::{Bytes, MemoryPlan, MemorySpaceId, Target};
 use memplan::plan::Planned;
 
@@ -27,7 +26,6 @@ pub fn render(
     module: &Module,
     target: &Target,
     planned: &Planned,
-    per_device: Option<Bytes>,
     options: &PeakOptions,
     screen: Screen,
 ) -> String {
@@ -37,7 +35,6 @@ pub fn render(
     text.push_str(&bound(plan));
     text.push_str(&fits(target, plan, screen));
     text.push_str(&time::line(module, facts, target));
-    text.extend(per_device.map(whole_program));
     text.push_str(&worst_padding(module, target, facts, plan));
     let words = Words::new(module, facts);
     for peak in peaks(&words, planned) {
@@ -143,19 +140,6 @@ fn fits(target: &Target, plan: &MemoryPlan, screen: Screen) -> String {
         text.push_str(&format!("{} of {available} of {}: {verdict}\n", needed, space.name));
     }
     text
-}
-
-/// Figures of a program that will be partitioned are totals over all devices.
-fn whole_program(per_device: Bytes) -> String {
-    format!(
-        "not partitioned yet: these figures are of the whole program; with their shardings, the arguments need \
-         {per_device} on each device ({per_device:#} bytes)\n"
-    )
-}
-
-/// Bytes of the arguments on each device, for programs that will be partitioned. Scheduled programs already were.
-pub(crate) fn per_device(module: &Module, target: &Target) -> Option<Bytes> {
-    if module.is_scheduled { None } else { arguments_per_device(module, target) }
 }
 
 /// A count with its noun.

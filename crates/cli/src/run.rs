@@ -1,12 +1,16 @@
 //! `memplan run`
 
+mod parts;
+
 use std::fs::File;
 use std::io::Cursor;
 
 use clap::Args;
+use memplan::advice;
 use memplan::interp::{self, Devices, Options, npz};
 use memplan::ir::{Instruction, Literal, Module, Op};
 use memplan::memory::Target;
+use memplan::passes::{Context, partition};
 use memplan::plan::{AssignOptions, Pin, PlanOptions, Planned, plan};
 use memplan::{CompileOptions, compile, legalize};
 
@@ -25,7 +29,8 @@ pub(crate) struct RunArgs {
     ///
     /// A module with replica_count or num_partitions runs on replicas times partitions devices; device r * partitions +
     /// p is partition p of replica r. An array of the parameter's shape goes to every device; an array with a leading
-    /// dimension for the devices gives each its part.
+    /// dimension for the devices gives each its part. Where shardings spread a module over devices, arrays are whole, each
+    /// device gets the part that they say, and results are put together.
     #[arg(long, value_name = "IN.npz")]
     inputs: String,
     /// File for the arrays o0, o1, ... of the result
@@ -71,34 +76,46 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     let module = read_module(&args.module, Form::Given)?;
     let file = File::open(&args.inputs)
         .map_err(|error| Failure::Input(format!("error: cannot read `{}`: {error}", args.inputs)))?;
-    let devices = Devices::of(&module);
+    let of_one = partition(&module, &Context { target: &target }).map_err(|error| Failure::input(&error))?;
+    let devices = of_one.as_ref().map_or_else(|| Devices::of(&module), |of_one| Devices::of(&of_one.module));
     let options = Options { seed: args.seed, ..Options::default() };
-    let inputs = npz::read_inputs_on(&module, devices.count(), file)
-        .map_err(|error| Failure::Input(format!("error: `{}`: {error}", args.inputs)))?;
+    let wrong = |error| Failure::Input(format!("error: `{}`: {error}", args.inputs));
+    let inputs = match &of_one {
+        Some(of_one) => {
+            let whole = npz::read_inputs(&module, file).map_err(wrong)?;
+            parts::of_inputs(of_one, &of_one.module, &whole)
+        }
+        None => npz::read_inputs_on(&module, devices.count(), file).map_err(wrong)?,
+    };
     warn_of_elided_constants(&module);
-    let mut module = interp::with_meaningful_layouts(&module).into_owned();
-    let pins = args.pin.find(&module, &target)?;
+    let of_device = of_one.as_ref().map_or(&module, |of_one| &of_one.module);
+    let whole = of_one.as_ref().map(|of_one| (of_one, &module));
+    let mut local = interp::with_meaningful_layouts(of_device).into_owned();
+    let pins = args.pin.find(&local, &target)?;
     if args.optimize {
         // The plan is made below, with the working memory of the kernels.
         let assign =
-            AssignOptions { pins: args.pin.of_arguments(&module, &target)?, ..AssignOptions::default() };
+            AssignOptions { pins: args.pin.of_arguments(&local, &target)?, ..AssignOptions::default() };
         let options = CompileOptions { assign, ..CompileOptions::default() };
-        compile(&mut module, &target, &options).map_err(|error| Failure::input(&error))?;
+        compile(&mut local, &target, &options).map_err(|error| Failure::input(&error))?;
     }
-    let results = interp::evaluate_on(&module, devices, &inputs, &options);
+    let results = interp::evaluate_on(&local, devices, &inputs, &options);
     let results = results.map_err(|error| Failure::input(&error))?;
-    let planned = args.arena.then(|| plan_to_run(&mut module, &target, pins)).transpose()?;
+    let planned = args.arena.then(|| plan_to_run(&mut local, &target, pins)).transpose()?;
     if let Some(planned) = &planned
-        && in_arena(&module, planned, devices, &inputs, &options)? != results
+        && in_arena(&local, planned, devices, &inputs, &options)? != results
     {
         let text =
             "error: the program computes different numbers inside its arena than with separate buffers";
         return Err(Failure::Refuted(text.to_string()));
     }
     if let Some(path) = &args.outputs {
-        write(path, &results)?;
+        match whole {
+            Some((of_one, whole)) => write(path, &[parts::put_together(of_one, whole, &results)])?,
+            None => write(path, &results)?,
+        }
     }
-    planned.map_or(Ok(()), |planned| verdict(&module, &target, &planned, None, None))
+    planned.map_or(Ok(()), |planned| verdict(&local, &target, &planned, None, &advice::Devices::default()))
 }
 
 /// Text may omit the elements of constants, `constant({...})`. The results are then right for the module as XLA's

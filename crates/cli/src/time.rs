@@ -24,6 +24,7 @@ pub(crate) fn line(module: &Module, facts: &Facts, target: &Target) -> String {
 /// The parts of a run's time, the largest first.
 fn shares(run: &RunEstimate) -> impl Iterator<Item = (&'static str, f64)> {
     let mut parts = [
+        ("links to other devices", run.link_seconds),
         ("matrix work", run.matrix_seconds),
         ("vector work", run.vector_seconds),
         ("memory", run.memory_seconds),

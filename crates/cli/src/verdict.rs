@@ -1,6 +1,6 @@
 //! Whether a program fits. If it does not, every verb exits with status 3 after its result.
 
-use memplan::advice::{GroupBy, Peak, Words};
+use memplan::advice::{Devices, GroupBy, Peak, Words};
 use memplan::driver::{Excess, exceeded};
 use memplan::ir::Module;
 use memplan::memory::{Bytes, MemoryPlan, MemorySpaceId, SpaceTotals, Target};
@@ -14,8 +14,8 @@ const HOLDERS: usize = 5;
 
 /// Checks that a plan fits a limit, if there is one, and the memories of its machine.
 ///
-/// `per_device` is the bytes of the arguments on each device, for a program that is not partitioned yet. The plan is
-/// then of the whole program, so only these bytes are compared with the machine.
+/// Where the plan is still of the program of all devices, only the bytes of the arguments on each are compared with the
+/// machine.
 ///
 /// # Errors
 /// [`Failure::DoesNotFit`] names the excess and the holders of the peak.
@@ -24,9 +24,9 @@ pub(crate) fn verdict(
     target: &Target,
     planned: &Planned,
     limit: Option<Bytes>,
-    per_device: Option<Bytes>,
+    devices: &Devices,
 ) -> Result<(), Failure> {
-    verdict_at_least(module, target, planned, None, limit, per_device)
+    verdict_at_least(module, target, planned, None, limit, devices)
 }
 
 /// Whether a program fits where its plan is an estimate, and may need no more than `least` bytes of main memory.
@@ -39,10 +39,10 @@ pub(crate) fn verdict_at_least(
     planned: &Planned,
     least: Option<Bytes>,
     limit: Option<Bytes>,
-    per_device: Option<Bytes>,
+    devices: &Devices,
 ) -> Result<(), Failure> {
     let plan = &planned.plan;
-    if let Some(arguments) = per_device.filter(|_| limit.is_none()) {
+    if let Some(arguments) = devices.of_whole.filter(|_| limit.is_none()) {
         return fits(arguments, target).map_err(|available| {
             Failure::DoesNotFit(format!(
                 "error: the arguments alone need {} on each device",

@@ -6,6 +6,7 @@ mod as_written;
 #[cfg(unix)]
 mod budget;
 mod completions;
+mod devices;
 mod diff;
 mod emit;
 mod estimate;

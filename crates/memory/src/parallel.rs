@@ -1,7 +1,6 @@
-//! The arguments on each device for a module that is to run on several: sharded ones, and those that every device holds
-//! in full.
+//! The share of each device in a module that is to run on several, where no program of one device can be made of it.
 
-use memplan_ir::{ArrayShape, InstructionId, Module, Op, Shape, Sharding, ShardingSpec};
+use memplan_ir::{ArrayShape, Module, Op, Shape, Sharding, ShardingSpec};
 
 use crate::{Bytes, Target};
 
@@ -36,22 +35,6 @@ pub fn arguments_per_device(module: &Module, target: &Target) -> Option<Bytes> {
         });
     }
     is_cut.then_some(sum)
-}
-
-/// Numbers of the entry parameters, arrays, of which every device holds all, for a module that is not partitioned yet and
-/// whose shardings cut others. Linear in the module.
-pub fn replicated(module: &Module) -> Vec<usize> {
-    if pieces(module) <= 1 {
-        return Vec::new();
-    }
-    let is_whole = |(number, &parameter): (usize, &InstructionId)| {
-        let sharding =
-            module.instructions[parameter].extras.as_ref().and_then(|extras| extras.sharding.as_ref());
-        let array = module.shape(parameter).as_array().filter(|array| array.rank() > 0)?;
-        let spec = sharding.and_then(|sharding| of_leaf(sharding, 0));
-        spec.is_none_or(|spec| spec.local_shape(array) == *array).then_some(number)
-    };
-    module.entry_computation().parameters.iter().enumerate().filter_map(is_whole).collect()
 }
 
 /// Into how many pieces the most finely cut array is cut, by the shardings that a module that is not partitioned yet

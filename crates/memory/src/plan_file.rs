@@ -26,6 +26,9 @@ pub struct PlanFile {
     pub fingerprint: String,
     /// Name of the target.
     pub target: String,
+    /// How many devices run the program, if it is more than one: all bytes are those of one of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub devices: Option<u64>,
     /// Totals.
     pub totals: Totals,
     /// Memory spaces that are used.
@@ -238,6 +241,7 @@ impl PlanFile {
             module: module.name.to_string(),
             fingerprint: format!("{:016x}", plan.fingerprint),
             target: plan.target.clone(),
+            devices: None,
             totals: plan.totals,
             spaces: plan.spaces.clone(),
             cost: None,

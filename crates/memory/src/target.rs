@@ -108,6 +108,20 @@ pub struct Transfer {
     pub blocks_kernels: bool,
 }
 
+/// A link from a device to others of its kind.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    /// What it is called.
+    pub name: String,
+    /// How many devices it joins: those whose numbers are in one block of so many. `None`: all.
+    #[serde(default)]
+    pub devices: Option<u64>,
+    /// Bytes per second that a device sends while it receives as many.
+    pub bandwidth: f64,
+}
+
 /// Operations per second of the matrix units by element type; a multiplication with its addition counts two.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -255,9 +269,9 @@ pub struct Target {
     /// The copies that can run while the cores compute.
     #[serde(default)]
     pub transfers: Vec<Transfer>,
-    /// Bytes per second that a device can send to others of its kind while it receives as many; `None`: not known.
+    /// The links to other devices of its kind, from the nearest to the farthest; none: not known.
     #[serde(default)]
-    pub interconnect: Option<f64>,
+    pub links: Vec<Link>,
     /// The tiles that main memory consists of; `None`: every core reaches all of it.
     #[serde(default)]
     pub tiles: Option<Tiles>,

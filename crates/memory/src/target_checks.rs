@@ -34,6 +34,7 @@ impl Target {
         for i in 0..self.transfers.len() {
             self.transfer_problem(i)?;
         }
+        self.link_problem()?;
         self.rate_problem()?;
         self.vector_unit.iter().try_for_each(vector_unit_problem)?;
         self.fast_memory.iter().try_for_each(|fast| self.fast_memory_problem(main.id, fast))?;
@@ -64,6 +65,25 @@ impl Target {
                 format!("transfers.{i}.bandwidth"),
                 "the bandwidth of a transfer must be above zero",
             );
+        }
+        Ok(())
+    }
+
+    /// An error in the links: each joins more devices than the nearer ones.
+    fn link_problem(&self) -> Result<(), Problem> {
+        for (i, link) in self.links.iter().enumerate() {
+            if !is_above_zero(link.bandwidth) {
+                return wrong(format!("links.{i}.bandwidth"), "the bandwidth of a link must be above zero");
+            }
+            let nearer = i.checked_sub(1).map_or(Some(1), |before| self.links[before].devices);
+            let is_farther = match (nearer, link.devices) {
+                (Some(nearer), Some(devices)) => devices > nearer && devices % nearer == 0,
+                (nearer, _) => nearer.is_some(),
+            };
+            if !is_farther {
+                let message = "a link joins a multiple of the devices that the link before it joins";
+                return wrong(format!("links.{i}.devices"), message);
+            }
         }
         Ok(())
     }

@@ -1,11 +1,9 @@
-//! Facts about the original program beside the levers: padding at its peak, the pool of its process, and arguments that
-//! every device holds.
+//! Facts about the original program beside the levers: padding at its peak, and the pool of its process.
 
 use indexmap::IndexMap;
-use memplan_analysis::operation;
 use memplan_driver::{Estimate, EstimateError, estimate};
 use memplan_ir::{ArrayShape, Module, Shape};
-use memplan_memory::{Bytes, LessPadding, MemorySpaceId, RemedyKind, parallel, remedies};
+use memplan_memory::{Bytes, LessPadding, MemorySpaceId, RemedyKind, remedies};
 use memplan_pool::process::{Placement, place};
 
 use super::Setting;
@@ -46,27 +44,10 @@ pub struct PaddingRemedy {
     pub size: Bytes,
 }
 
-/// An argument that every device holds in full, although others are sharded.
-#[derive(Clone, Debug, serde::Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Replicated {
-    /// Its name.
-    pub argument: String,
-    /// Its shape, without its layout.
-    pub shape: String,
-    /// Its bytes, on every device.
-    pub bytes: Bytes,
-    /// The number of shards of the others.
-    pub pieces: u64,
-    /// The largest dimension that could be sharded as often: its number and extent.
-    pub divides: Option<(usize, i64)>,
-}
-
 /// The findings.
 pub(super) struct AsItIs {
     pub(super) padded: Vec<Padded>,
     pub(super) placement: Option<Placement>,
-    pub(super) replicated: Vec<Replicated>,
 }
 
 /// Padding is reported from one byte in this many.
@@ -80,11 +61,7 @@ pub(super) fn look(module: &Module, setting: &Setting<'_>) -> Result<AsItIs, Est
     let found = estimate(module, setting.compiler, setting.target)?;
     let placement =
         setting.options.pool.as_ref().and_then(|pool| place(setting.target, &found.planned.plan, pool));
-    Ok(AsItIs {
-        padded: padded(&found, setting),
-        placement,
-        replicated: replicated(module, found.total, setting),
-    })
+    Ok(AsItIs { padded: padded(&found, setting), placement })
 }
 
 /// The shapes that lose most bytes to padding at the peak, the most first.
@@ -130,32 +107,4 @@ fn changed(from: &ArrayShape, to: &ArrayShape) -> Vec<(usize, i64, i64)> {
     let pairs = from.dimensions.iter().zip(&to.dimensions).enumerate();
     let is_same_rank = from.rank() == to.rank();
     pairs.filter(|(_, (a, b))| is_same_rank && a != b).map(|(d, (&a, &b))| (d, a, b)).collect()
-}
-
-/// Large arguments that no sharding divides, the largest first.
-fn replicated(module: &Module, total: Bytes, setting: &Setting<'_>) -> Vec<Replicated> {
-    let pieces = parallel::pieces(module);
-    let argument = |number: usize| {
-        let id = module.entry_computation().parameters[number];
-        let array = module.shape(id).as_array()?;
-        let bytes = setting.target.size_of(module.shape(id));
-        let can_be_cut =
-            |(_, extent): &(usize, i64)| u64::try_from(*extent).is_ok_and(|extent| extent % pieces == 0);
-        let dimensions = array.dimensions.iter().copied().enumerate();
-        let bare = ArrayShape { layout: None, ..array.clone() };
-        let name = match operation(module, id) {
-            "" => module.instructions[id].name.to_string(),
-            name => name.to_string(),
-        };
-        (bytes.0 > total.0 / NOTEWORTHY / pieces).then(|| Replicated {
-            argument: name,
-            shape: memplan_hlo::shape_text(&Shape::Array(bare)),
-            bytes,
-            pieces,
-            divides: dimensions.filter(can_be_cut).max_by_key(|&(d, extent)| (extent, std::cmp::Reverse(d))),
-        })
-    };
-    let mut all: Vec<Replicated> = parallel::replicated(module).into_iter().filter_map(argument).collect();
-    all.sort_by_key(|argument| std::cmp::Reverse(argument.bytes));
-    all
 }

@@ -10,6 +10,7 @@ use memplan_passes as passes;
 use memplan_passes::{Context, PassError, RunOptions};
 
 use super::{FitError, ModuleKey, Setting};
+use crate::Devices;
 
 /// A program to try levers on.
 #[derive(Clone)]
@@ -24,6 +25,10 @@ pub(super) struct Candidate {
     pub(super) trains: bool,
     /// The class of each parameter of the entry.
     pub(super) classes: Arc<[ValueClass]>,
+    /// Whether it is the program of one of several devices, or is going to be.
+    pub(super) is_spread: bool,
+    /// How many devices have examples of their own.
+    batch_shards: i64,
     /// How often the module runs in one step.
     pub(super) runs: f64,
     /// Bytes in addition to the module's.
@@ -41,7 +46,11 @@ struct Followed {
 
 impl Candidate {
     /// The original program, with trackable dimensions.
-    pub(super) fn new(module: &Module, setting: &Setting<'_>) -> Result<Candidate, FitError> {
+    pub(super) fn new(
+        module: &Module,
+        devices: &Devices,
+        setting: &Setting<'_>,
+    ) -> Result<Candidate, FitError> {
         let mut module = module.clone();
         module.is_scheduled = false;
         let context = Context { target: setting.target };
@@ -61,7 +70,10 @@ impl Candidate {
                 Some(named.ok_or(FitError::NoBatch(parameter, dimension))?)
             }
         };
+        let batch_shards = batch.as_ref().map_or(1, |batch| shards(&module, devices, batch.at));
         Ok(Candidate {
+            is_spread: devices.count.is_some() || devices.of_whole.is_some(),
+            batch_shards,
             classes: module.entry_computation().parameters.iter().map(class).collect(),
             batch_at: batch.as_ref().map(|batch| batch.at),
             followed: OnceLock::from(Followed { dimensions, batch }),
@@ -83,6 +95,8 @@ impl Candidate {
             batch_at: self.batch_at,
             trains: self.trains,
             classes: self.classes.clone(),
+            is_spread: self.is_spread,
+            batch_shards: self.batch_shards,
             runs: self.runs,
             extra: self.extra,
             extra_seconds: self.extra_seconds,
@@ -141,6 +155,16 @@ impl Candidate {
         sizes.fold(Bytes::ZERO, Bytes::saturating_add)
     }
 
+    /// The same program, which is now that of one of so many devices with examples of their own.
+    pub(super) fn of_one_device(self, batch_shards: i64) -> Candidate {
+        Candidate { is_spread: true, batch_shards: self.batch_shards * batch_shards, ..self }
+    }
+
+    /// So many examples on each device, counted on all of them: numbers that JAX accepts.
+    pub(super) fn on_all(&self, examples: i64) -> i64 {
+        examples.saturating_mul(self.batch_shards)
+    }
+
     /// The extent of the batch.
     pub(super) fn examples(&self) -> Option<i64> {
         self.batch().map(|batch| batch.extent(self.dimensions()))
@@ -161,4 +185,11 @@ impl Candidate {
         }
         names
     }
+}
+
+/// How often devices cut a dimension: parameter of the entry, part of it, and dimension.
+fn shards(module: &Module, devices: &Devices, (parameter, part, dimension): (usize, usize, usize)) -> i64 {
+    let before = &module.entry_computation().parameters[..parameter];
+    let leaf = before.iter().map(|&id| module.shape(id).leaves().len()).sum::<usize>() + part;
+    devices.shards.get(leaf).and_then(|shards| shards.get(dimension)).copied().unwrap_or(1)
 }

@@ -11,8 +11,8 @@ use memplan_passes as passes;
 use memplan_passes::HOST_MEMORY;
 
 use super::candidate::Candidate;
+use super::mesh::{self, Mesh, MeshAdvice};
 use super::policy::{self, Policy};
-use super::shard::{self, Along};
 use super::{Code, ModuleKey, Setting};
 
 /// A kind of change.
@@ -75,8 +75,8 @@ pub(super) enum Edit {
     Batch(i64),
     /// The same number of examples, this many at a time.
     Microbatch(i64),
-    /// This many devices.
-    Shard(Along, i64),
+    /// Several devices.
+    Shard(Mesh),
 }
 
 /// The changes to try.
@@ -136,11 +136,10 @@ pub(super) fn all(program: &Candidate, setting: &Setting<'_>) -> Edits {
     if !program.trains && program.parameters(ValueClass::Parameter).next().is_some() {
         list.push(Edit::Narrow(ValueClass::Parameter, ElementType::S8));
     }
-    let shards = shard::all(program, &setting.options.devices);
-    if memplan_memory::parallel::pieces(&program.module) > 1 {
+    if program.is_spread {
         refused.push("sharding: the program is sharded already, and the bytes above count that".into());
     } else {
-        list.extend(shards.into_iter().map(|(along, devices)| Edit::Shard(along, devices)));
+        list.extend(mesh::all(program, &setting.options.devices, setting).into_iter().map(Edit::Shard));
     }
     Edits { list, refused }
 }
@@ -176,7 +175,7 @@ impl Edit {
     pub(super) fn per_example(&self, program: &Candidate) -> f64 {
         match self {
             Edit::Batch(n) => program.examples().unwrap_or(*n) as f64 / *n as f64,
-            Edit::Shard(_, devices) => *devices as f64,
+            Edit::Shard(mesh) => mesh.devices() as f64,
             Edit::Donate(_)
             | Edit::Checkpoint(_)
             | Edit::Rewrite
@@ -205,9 +204,12 @@ impl Edit {
                 format!("activations kept for the backward half in {element_type} instead of f32")
             }
             Edit::Offload => "optimizer state in the host's memory between steps".into(),
-            Edit::Batch(n) => format!("batch {n} instead of {examples}"),
-            Edit::Microbatch(n) => format!("batch {examples} as {} micro-batches of {n}", examples / n),
-            Edit::Shard(along, devices) => along.what(*devices),
+            Edit::Batch(n) => format!("batch {} instead of {}", program.on_all(*n), program.on_all(examples)),
+            Edit::Microbatch(n) => {
+                let (all, each) = (program.on_all(examples), program.on_all(*n));
+                format!("batch {all} as {} micro-batches of {each}", examples / n)
+            }
+            Edit::Shard(mesh) => mesh.what(),
         }
     }
 
@@ -245,11 +247,11 @@ impl Edit {
                     names.join(", ")
                 )
             }
-            Edit::Batch(n) => format!("call the step with {n} examples"),
+            Edit::Batch(n) => format!("call the step with {} examples", program.on_all(*n)),
             Edit::Microbatch(n) => {
                 format!("jax.lax.scan over {} parts of the batch, summing gradients", examples / n)
             }
-            Edit::Shard(along, devices) => along.apply(*devices),
+            Edit::Shard(mesh) => mesh.apply(program),
         }
     }
 }
@@ -260,6 +262,14 @@ impl Edit {
         match self {
             Edit::Checkpoint(policy) => Some(Code::Policy(policy.expression())),
             Edit::Microbatch(n) => program.examples().map(|examples| Code::MicroBatches(examples / n)),
+            _ => None,
+        }
+    }
+
+    /// The mesh of devices.
+    pub(super) fn mesh(&self, program: &Candidate) -> Option<MeshAdvice> {
+        match self {
+            Edit::Shard(mesh) => Some(mesh.advice(program)),
             _ => None,
         }
     }
@@ -321,7 +331,7 @@ impl Candidate {
                 next.extra = next.extra.saturating_add(gradients);
                 Ok(next)
             }
-            Edit::Shard(along, devices) => shard::carry_out(self, *along, *devices, setting),
+            Edit::Shard(mesh) => mesh::carry_out(self, mesh, setting),
         }
     }
 

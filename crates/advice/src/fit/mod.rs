@@ -8,9 +8,9 @@
 mod as_it_is;
 mod candidate;
 mod lever;
+mod mesh;
 mod policy;
 mod search;
-mod shard;
 
 use std::sync::Arc;
 
@@ -23,11 +23,13 @@ use memplan_passes::PassError;
 use memplan_plan_hlo::ProgramCost;
 use memplan_pool::process::{Placement, Settings};
 
+use crate::{OneDevice, Replicated};
 use as_it_is::AsItIs;
-pub use as_it_is::{Padded, PaddingRemedy, Replicated};
+pub use as_it_is::{Padded, PaddingRemedy};
 use candidate::Candidate;
 use lever::Edit;
 pub use lever::Lever;
+pub use mesh::{ArgumentCut, MeshAdvice, MeshAxis};
 
 /// The goal.
 #[derive(Clone, Debug)]
@@ -38,7 +40,8 @@ pub struct FitOptions {
     pub pool: Option<Settings>,
     /// The dimension that counts examples: a parameter of the entry and a dimension; `None`: search for it.
     pub batch: Option<(usize, usize)>,
-    /// Numbers of devices to spread the program over.
+    /// Numbers of devices to spread the program over. Without 1 among them, it is spread in any case, and other changes are
+    /// tried on what one device has of it.
     pub devices: Vec<i64>,
     /// The most threads to use. Results do not depend on it.
     pub threads: usize,
@@ -48,6 +51,9 @@ pub struct FitOptions {
 #[derive(Clone, Debug, serde::Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Fit {
+    /// Over how many devices the program is spread, of which all bytes are those of one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub devices: Option<u64>,
     /// Bytes that one device may use.
     pub limit: Bytes,
     /// Whether the program fits unchanged.
@@ -66,7 +72,7 @@ pub struct Fit {
     pub refused: Vec<String>,
     /// Padding at the peak of the unchanged program, shape by shape, the most first.
     pub padded: Vec<Padded>,
-    /// Arguments that every device holds in full, although others are sharded; the largest first.
+    /// Arguments of which several devices hold the same part, the largest first.
     pub replicated: Vec<Replicated>,
     /// A description of the process that runs the unchanged program, if [`FitOptions::pool`] is set.
     pub process: Option<String>,
@@ -91,6 +97,9 @@ pub struct Suggestion {
     /// The change as values for code.
     #[serde(skip)]
     pub code: Option<Code>,
+    /// The mesh of devices, if it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mesh: Option<MeshAdvice>,
 }
 
 /// A change as values for code.
@@ -127,7 +136,7 @@ pub struct BatchFound {
     pub parameter: usize,
     /// Which dimension of it.
     pub dimension: usize,
-    /// Its extent.
+    /// Its extent, on all devices together.
     pub extent: i64,
 }
 
@@ -185,14 +194,18 @@ pub fn fit(
 ) -> Result<Fit, FitError> {
     let setting =
         Setting { compiler, target, options, prices: Known::default(), rewritten: Known::default() };
-    let program = Candidate::new(module, &setting)?;
+    let OneDevice { module, devices } = OneDevice::of(module.clone(), target)?;
+    let program = Candidate::new(&module, &devices, &setting)?;
+    if !program.is_spread && !options.devices.is_empty() && !options.devices.contains(&1) {
+        return spread(&program, &setting);
+    }
     let as_it_is = program.price(&setting)?;
     let edits = lever::all(&program, &setting);
     // The longest jobs first; the others run in parallel.
     let first = [Job::Alone(Edit::Rewrite), Job::OwnKernels, Job::AsItIs].into_iter();
     let others = edits.list.into_iter().filter(|edit| *edit != Edit::Rewrite).map(Job::Alone);
     let done = in_parallel(options.threads, first.chain(others).collect(), |job| {
-        job.done(module, &program, &setting)
+        job.done(&module, &program, &setting)
     });
     let (mut singles, mut changes, mut refused, mut looked) = (Vec::new(), Vec::new(), edits.refused, None);
     for done in done {
@@ -203,7 +216,7 @@ pub fn fit(
             Done::Refused(why) => refused.push(why),
         }
     }
-    let AsItIs { padded, placement, replicated } = looked.expect("it is one of the jobs");
+    let AsItIs { padded, placement } = looked.expect("it is one of the jobs");
     singles.sort_by_key(|(change, _)| change.total);
     let larger = placement.as_ref().and_then(|placement| larger_pool(placement, as_it_is));
     let best = match &larger {
@@ -214,12 +227,10 @@ pub fn fit(
     changes.extend(larger);
     changes.extend(singles.into_iter().map(|(change, _)| change));
     changes.sort_by_key(|change| change.total);
-    let batch = program.batch().map(|batch| BatchFound {
-        parameter: batch.at.0,
-        dimension: batch.at.2,
-        extent: batch.extent(program.dimensions()),
-    });
+    let batch = batch_found(&program);
+    let replicated = devices.worth_cutting(as_it_is.total).cloned().collect();
     Ok(Fit {
+        devices: devices.count,
         limit: options.limit,
         fits: as_it_is.total <= options.limit,
         total: as_it_is.total,
@@ -231,6 +242,53 @@ pub fn fit(
         padded,
         replicated,
         process: placement.map(|placement| placement.to_string()),
+    })
+}
+
+/// The same for a program that is spread over devices in any case: the cheapest mesh that fits, or one with changes that
+/// make it fit.
+fn spread(program: &Candidate, setting: &Setting<'_>) -> Result<Fit, FitError> {
+    let meshes = mesh::all(program, &setting.options.devices, setting);
+    let jobs = std::iter::once(None).chain(meshes.into_iter().map(|mesh| Some(Edit::Shard(mesh))));
+    let done = in_parallel(setting.options.threads, jobs.collect(), |edit| match edit {
+        None => program.price(setting).map(|price| (None, Some(price))),
+        Some(edit) => Ok((Some((alone(program, &edit, setting), edit)), None)),
+    });
+    let (mut singles, mut refused, mut as_it_is) = (Vec::new(), Vec::new(), None);
+    for done in done {
+        let (mesh, price) = done?;
+        as_it_is = as_it_is.or(price);
+        match mesh {
+            Some((Ok(change), edit)) => singles.push((change, edit)),
+            Some((Err(why), edit)) => refused.push(format!("{}: {why}", edit.what(program))),
+            None => {}
+        }
+    }
+    let as_it_is = as_it_is.expect("it is one of the jobs");
+    singles.sort_by_key(|(change, _)| change.total);
+    refused.push("pipeline stages: they need layers that are written as a `shard_map`".into());
+    let best = search::best_spread(program, as_it_is, &singles, setting)?;
+    Ok(Fit {
+        devices: None,
+        limit: setting.options.limit,
+        fits: false,
+        total: as_it_is.total,
+        seconds: as_it_is.seconds,
+        changes: singles.into_iter().map(|(change, _)| change).collect(),
+        best,
+        batch: batch_found(program),
+        refused,
+        padded: Vec::new(),
+        replicated: Vec::new(),
+        process: None,
+    })
+}
+
+fn batch_found(program: &Candidate) -> Option<BatchFound> {
+    program.batch().map(|batch| BatchFound {
+        parameter: batch.at.0,
+        dimension: batch.at.2,
+        extent: program.on_all(batch.extent(program.dimensions())),
     })
 }
 
@@ -290,6 +348,7 @@ fn larger_pool(placement: &Placement, price: Price) -> Option<Suggestion> {
         fits: true,
         apply: format!("XLA_CLIENT_MEM_FRACTION={fraction} in the environment of the process"),
         code: None,
+        mesh: None,
     })
 }
 
@@ -321,5 +380,6 @@ fn own_kernels(module: &Module, setting: &Setting<'_>) -> Result<Suggestion, Com
         fits: total <= limit,
         apply: format!("memplan compile MODULE --target {} --memory-limit {}B", target.name, limit.0),
         code: None,
+        mesh: None,
     })
 }

@@ -4,7 +4,7 @@ use memplan_driver::{EstimateError, Price, in_parallel};
 use memplan_memory::Bytes;
 
 use super::candidate::Candidate;
-use super::lever::{Edit, Lever};
+use super::lever::{self, Edit, Lever};
 use super::{Best, Setting, Suggestion};
 
 /// Prices a change of a program.
@@ -17,6 +17,7 @@ pub(super) fn change(edit: &Edit, program: &Candidate, price: Price, setting: &S
         fits: price.total <= setting.options.limit,
         apply: edit.apply(program, setting),
         code: edit.code(program),
+        mesh: edit.mesh(program),
     }
 }
 
@@ -55,6 +56,65 @@ pub(super) fn best(
     let best = chosen(&tried, setting).unwrap_or_else(smallest).clone();
     let best = with_larger_batch(program, best, setting)?;
     step_by_step(program, before, &best.edits, setting)
+}
+
+/// The cheapest set with a mesh that fits: a mesh alone, or one with changes that cost the user only time; if none fits, the
+/// smallest.
+pub(super) fn best_spread(
+    program: &Candidate,
+    before: Price,
+    meshes: &[(Suggestion, Edit)],
+    setting: &Setting<'_>,
+) -> Result<Best, EstimateError> {
+    /// Other changes are tried with so many meshes: those that need fewest bytes alone, each of another kind.
+    const MESHES: usize = 3;
+    /// Programs of more instructions are large: an estimate of one takes half a second.
+    const LARGE: usize = 5_000;
+    let mut tried = alone(program, meshes, Lever::Shard.tier());
+    if chosen(&tried, setting).is_none() {
+        let others = lever::all(program, setting).list;
+        let of = |lever: Lever| others.iter().filter(move |edit| edit.lever() == lever).cloned();
+        let bare: Vec<Edit> = of(Lever::Donate).collect();
+        let quick = |lever: Lever| thinned(of(lever).filter(|edit| *edit != Edit::Rewrite).collect(), 3);
+        let quick = [Lever::Recompute, Lever::Microbatch].map(quick).concat();
+        // A rewrite makes dozens of estimates: of large programs it comes last.
+        let is_large = program.module.instructions.len() > LARGE;
+        let turns = match is_large {
+            true => vec![quick, vec![Edit::Rewrite]],
+            false => vec![[quick, vec![Edit::Rewrite]].concat()],
+        };
+        for edits in turns {
+            if chosen(&tried, setting).is_some() {
+                break;
+            }
+            let mut sets: Vec<Vec<Edit>> = Vec::new();
+            for (_, mesh) in one_of_each_kind(meshes).take(if is_large { 1 } else { MESHES }) {
+                let with = |edit: &Edit| [bare.as_slice(), &[edit.clone(), mesh.clone()]].concat();
+                sets.extend(edits.iter().map(with));
+                sets.extend(
+                    (!bare.is_empty()).then(|| [bare.as_slice(), std::slice::from_ref(mesh)].concat()),
+                );
+            }
+            sets.iter_mut().for_each(|set| set.sort_by_key(Edit::place));
+            for set in in_parallel(setting.options.threads, sets, |edits| carry_out(program, edits, setting))
+            {
+                tried.extend(set?);
+            }
+        }
+    }
+    let smallest = || tried.iter().min_by_key(|tried| tried.total);
+    let edits = chosen(&tried, setting).or_else(smallest).map_or(&[][..], |tried| &tried.edits);
+    step_by_step(program, before, edits, setting)
+}
+
+/// The first mesh of each number of devices that share features.
+fn one_of_each_kind(meshes: &[(Suggestion, Edit)]) -> impl Iterator<Item = &(Suggestion, Edit)> {
+    let kind = |edit: &Edit| match edit {
+        Edit::Shard(mesh) => mesh.features(),
+        _ => 1,
+    };
+    let is_first = move |i: usize| meshes[..i].iter().all(|(_, other)| kind(other) != kind(&meshes[i].1));
+    (0..meshes.len()).filter(move |&i| is_first(i)).map(|i| &meshes[i])
 }
 
 /// The cheapest set that fits.

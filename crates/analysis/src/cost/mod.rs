@@ -16,6 +16,7 @@
 //! Bytes are padded bytes, counted once even if a kernel reads them several times.
 
 mod library_calls;
+mod links;
 mod machine;
 mod matrix_unit;
 mod operations;
@@ -80,6 +81,8 @@ pub struct Work {
     pub registers: Registers,
     /// Seconds before anything of that begins: launches of kernels, or what the cores take to get going.
     pub overhead: f64,
+    /// Seconds that links carry its bytes to other devices.
+    pub link_seconds: f64,
     /// Its reads and writes: operands in order, then results. Lists only accesses that move bytes.
     pub accesses: SmallVec<[Access; 4]>,
 }
@@ -196,7 +199,11 @@ impl Costing<'_> {
         let leaves = leaves_of(module, id);
         let overwriting: FxHashSet<&ShapeIndex> = pairs.iter().map(|pair| &pair.output_index).collect();
         let is_in_place: Vec<bool> = leaves.iter().map(|(index, _)| overwriting.contains(index)).collect();
-        let mut work = Work { overhead: self.target.kernel_overhead, ..Work::default() };
+        let mut work = Work {
+            overhead: self.target.kernel_overhead,
+            link_seconds: links::seconds(module, id, self.target),
+            ..Work::default()
+        };
         let (reads, writes) = match instruction.op {
             Op::Fusion(_) => {
                 let interior = self.interior(instruction.called[0], is_in_place);

@@ -42,9 +42,11 @@ pub struct RunEstimate {
     pub vector_seconds: f64,
     /// Seconds that memory takes, likewise.
     pub memory_seconds: f64,
+    /// Seconds that links to other devices take, likewise: nothing else is assumed to run beside a collective.
+    pub link_seconds: f64,
     /// Seconds in which kernels are launched, get going, or wait for their first bytes.
     pub overhead: f64,
-    /// Seconds that the cores wait for transfers. These five make up the whole.
+    /// Seconds that the cores wait for transfers. These six make up the whole.
     pub waiting: f64,
     /// Operations of matrix products and convolutions, of all types.
     pub matrix_operations: f64,
@@ -137,6 +139,7 @@ struct Run {
     matrix_seconds: f64,
     vector_seconds: f64,
     memory_seconds: f64,
+    link_seconds: f64,
     overhead: f64,
     waiting: f64,
     /// Seconds that main memory is busy.
@@ -158,6 +161,7 @@ impl From<&Run> for RunEstimate {
             matrix_seconds: run.matrix_seconds,
             vector_seconds: run.vector_seconds,
             memory_seconds: run.memory_seconds,
+            link_seconds: run.link_seconds,
             overhead: run.overhead,
             waiting: run.waiting,
             matrix_operations: run.matrix,
@@ -182,6 +186,7 @@ impl Run {
         self.matrix_seconds += times * other.matrix_seconds;
         self.vector_seconds += times * other.vector_seconds;
         self.memory_seconds += times * other.memory_seconds;
+        self.link_seconds += times * other.link_seconds;
         self.overhead += times * other.overhead;
         self.waiting += times * other.waiting;
         self.busy += times * other.busy;
@@ -284,15 +289,16 @@ impl Follow<'_> {
         memory += latency;
         // The longest part bounds the kernel's time.
         let (matrix, compute) = (self.machine.matrix_seconds(work), self.machine.compute_seconds(work));
-        let longest = memory.max(compute);
+        let longest = memory.max(compute).max(work.link_seconds);
         run.overhead = work.overhead;
-        match memory >= compute {
+        if work.link_seconds >= longest && longest > 0.0 {
+            run.link_seconds = longest;
+        } else if memory >= compute {
             // The first bytes are waited for as for the launch.
-            true => {
-                run.memory_seconds = memory - latency;
-                run.overhead += latency;
-            }
-            false => (run.matrix_seconds, run.vector_seconds) = (matrix, compute - matrix),
+            run.memory_seconds = memory - latency;
+            run.overhead += latency;
+        } else {
+            (run.matrix_seconds, run.vector_seconds) = (matrix, compute - matrix);
         }
         run.seconds = longest + work.overhead;
         run.add_link(&link);

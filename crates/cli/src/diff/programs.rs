@@ -1,5 +1,6 @@
 //! The inputs of `diff`: two plan files, two modules, or the programs of two folders by name.
 
+use memplan::advice::OneDevice;
 use memplan::advice::diff::{Diff, PlannedModule, diff, diff_programs};
 use memplan::advice::note_peaks;
 use memplan::ir::Module;
@@ -8,7 +9,7 @@ use memplan::plan::{PlanOptions, Planned};
 use memplan::{CompileOptions, compile, estimate};
 
 use crate::failure::Failure;
-use crate::input::{Form, find, parse_module};
+use crate::input::{Form, find, of_one_device, parse_module};
 use crate::plan::plan_module;
 
 /// What to do with modules before comparing them.
@@ -110,8 +111,10 @@ impl Setting {
     }
 
     fn plan(&self, module: Module) -> Result<Side, Failure> {
+        let OneDevice { module, devices } = of_one_device(module, &self.target)?;
         let (module, planned) = self.program(module)?;
         let mut file = PlanFile::new(&module, &planned.schedule, &planned.plan);
+        file.devices = devices.count;
         note_peaks(&module, &planned, &mut file);
         Ok(Side { file, program: Some((module, planned)) })
     }

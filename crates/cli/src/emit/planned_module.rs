@@ -17,6 +17,8 @@ pub(crate) struct PlannedModule<'a> {
     pub(crate) module: &'a Module,
     pub(crate) target: &'a Target,
     pub(crate) planned: &'a Planned,
+    /// How many devices run it, if it is more than one.
+    pub(crate) devices: Option<u64>,
     /// The tiles, of a machine that has some.
     pub(crate) tiles: Option<&'a Chips>,
     /// The programs of the folder that the module was read from.
@@ -40,6 +42,7 @@ impl<'a> PlannedModule<'a> {
             module,
             target,
             planned,
+            devices: None,
             tiles: None,
             resident: None,
             before: None,
@@ -52,6 +55,7 @@ impl<'a> PlannedModule<'a> {
     /// The plan file.
     pub(crate) fn plan_json(&self) -> String {
         let mut file = PlanFile::new(self.module, &self.planned.schedule, &self.planned.plan);
+        file.devices = self.devices;
         file.tiles = self.tiles.map(|chips| summary(self.module, chips));
         file.resident = self.resident.cloned();
         self.cost().note(self.module, &self.planned.facts, &mut file);

@@ -12,6 +12,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use memplan::advice::OneDevice;
 use memplan::hlo;
 use memplan::hlo::proto::BufferAssignment;
 use memplan::ir::Module;
@@ -87,6 +88,16 @@ pub(crate) fn read_module(path: &str, form: Form) -> Result<Module, Failure> {
     };
     note_choice(path, &found, i);
     found[i].module()
+}
+
+/// Reads and verifies a module, for a machine: the program of one device, if shardings spread it over several.
+pub(crate) fn read_program(path: &str, form: Form, target: &Target) -> Result<OneDevice, Failure> {
+    of_one_device(read_module(path, form)?, target)
+}
+
+/// The program of one device that a module comes to.
+pub(crate) fn of_one_device(module: Module, target: &Target) -> Result<OneDevice, Failure> {
+    OneDevice::of(module, target).map_err(|error| Failure::input(&error))
 }
 
 /// Notes which file of a folder was read, and how to choose another.
