@@ -28,7 +28,12 @@ fn machine(capacity: u64) -> Target {
     let fast = MemorySpace { bandwidth: Some(1e10), capacity: Some(Bytes(capacity)), ..space(1, "fast") };
     let flags = space(2, "flags");
     target.spaces = vec![main, fast, flags];
-    let way = |from, to| Transfer { from: MemorySpaceId(from), to: MemorySpaceId(to), bandwidth: None };
+    let way = |from, to| Transfer {
+        from: MemorySpaceId(from),
+        to: MemorySpaceId(to),
+        bandwidth: None,
+        blocks_kernels: false,
+    };
     target.transfers = vec![way(0, 1), way(1, 0)];
     target.fast_memory = Some(FastMemory { space: MemorySpaceId(1), flags: MemorySpaceId(2) });
     target.vector_rate = Some(1e9);

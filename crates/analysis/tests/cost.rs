@@ -231,7 +231,12 @@ fn machine() -> Target {
         ..target.spaces[0].clone()
     };
     target.spaces = (0..3).map(space).collect();
-    let way = |from, to| Transfer { from: MemorySpaceId(from), to: MemorySpaceId(to), bandwidth: None };
+    let way = |from, to| Transfer {
+        from: MemorySpaceId(from),
+        to: MemorySpaceId(to),
+        bandwidth: None,
+        blocks_kernels: false,
+    };
     target.transfers = vec![way(0, 1), way(1, 0)];
     target.fast_memory = Some(FastMemory { space: MemorySpaceId(1), flags: MemorySpaceId(2) });
     target.vector_rate = Some(1e9);

@@ -304,18 +304,22 @@ impl Search<'_> {
         Ok(Some(Attempt { module: Arc::new(module), estimated, steps }))
     }
 
-    /// Puts a rewritten program in order, for which it was priced, and adds the step, if anything changes.
+    /// Puts a rewritten program in order, for which it was priced, and adds the step, if that saves anything.
     fn put_in_order(&self, attempt: &mut Attempt) -> Result<(), RewriteError> {
         let kept = attempt.steps.iter().rposition(|step| step.is_kept && step.lever != Lever::Flags);
         let Some(last) = kept.filter(|&last| attempt.steps[last].lever != Lever::Order) else {
             return Ok(());
         };
-        let module = Arc::make_mut(&mut attempt.module);
-        let before = module.clone();
-        if self.order(module)? {
-            let in_order = in_order(attempt.steps[last].estimated);
-            attempt.steps[last].estimated = self.price_as_it_is(before)?;
-            attempt.steps.insert(last + 1, in_order);
+        let mut module = Module::clone(&attempt.module);
+        if !self.order(&mut module)? {
+            return Ok(());
+        }
+        let ordered = attempt.steps[last].estimated;
+        let as_it_is = self.price_as_it_is(Module::clone(&attempt.module))?;
+        attempt.steps[last].estimated = as_it_is;
+        if ordered.price.total < as_it_is.price.total {
+            attempt.module = Arc::new(module);
+            attempt.steps.insert(last + 1, in_order(ordered));
         }
         Ok(())
     }

@@ -397,7 +397,7 @@ mod tests {
                 let (_, exporter) =
                     before.unwrap_or_else(|| panic!("{name} imports {from}, which is not before it"));
                 for imported in names.trim_start_matches("import {").split(',').map(str::trim) {
-                    let exports = ["function", "const", "class"]
+                    let exports = ["function", "async function", "const", "class"]
                         .iter()
                         .any(|kind| exporter.contains(&format!("export {kind} {imported}")));
                     assert!(exports, "{name} imports {imported}, which {from} does not export");
