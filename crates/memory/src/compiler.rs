@@ -56,9 +56,9 @@ pub struct Compiler {
     /// Whether it multiplies f32 as TF32, at default precision, on machines that can.
     #[serde(default)]
     pub products_in_tf32: bool,
-    /// Whether kernels wait for copies to the host's memory and back.
+    /// For which copies from and to the host's memory kernels wait.
     #[serde(default)]
-    pub waits_for_host: bool,
+    pub waits_for_host: HostWaits,
     /// Bytes of main memory that the program itself takes.
     #[serde(default)]
     pub code: CodeSize,
@@ -90,6 +90,19 @@ impl CodeSize {
     pub fn of(&self, n_kernels: u64) -> Bytes {
         self.base.saturating_add(Bytes(self.per_kernel.0.saturating_mul(n_kernels)))
     }
+}
+
+/// The copies from and to the host's memory for which kernels wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HostWaits {
+    /// None: they start early and are waited for late.
+    #[default]
+    Never,
+    /// Those from the host.
+    Reads,
+    /// All.
+    Always,
 }
 
 /// How loops are ordered that read slices of their state from the beginning of each step, beside other work.
@@ -296,8 +309,12 @@ impl Compiler {
             machine.rates = target.rates.with(ElementType::F32, rate);
         }
         for transfer in &mut machine.transfers {
-            let is_of_host = [transfer.from, transfer.to].contains(&MemorySpaceId::HOST);
-            transfer.blocks_kernels |= self.waits_for_host && is_of_host;
+            let waits = match self.waits_for_host {
+                HostWaits::Never => false,
+                HostWaits::Reads => transfer.from == MemorySpaceId::HOST,
+                HostWaits::Always => [transfer.from, transfer.to].contains(&MemorySpaceId::HOST),
+            };
+            transfer.blocks_kernels |= waits;
         }
         machine
     }

@@ -277,7 +277,10 @@ impl Follow<'_> {
             memory += seconds;
             // Compilers leave an array of one value on the host without contents, for a loop to write its rows.
             if space == MemorySpaceId::HOST && !is_broadcast {
-                link.add_link(&self.link(space, MemorySpaceId::MAIN, bytes));
+                link.add_link(&match access.operand {
+                    Some(_) => self.link(space, MemorySpaceId::MAIN, bytes),
+                    None => self.link(MemorySpaceId::MAIN, space, bytes),
+                });
             }
             // All memories are waited for at a time.
             latency = latency.max(self.machine.latency(space));
