@@ -38,7 +38,9 @@ def plan(result: Plan) -> str:
         )
     ]
     title, (heads, *rows), rest = result._native.lines()
-    verdicts = [_verdict(*space) for space in result._native.spaces if space[2] is not None]
+    verdicts = [
+        _verdict(name, usable, needed) for _, name, usable, needed in result._native.spaces if usable is not None
+    ]
     seconds = result._native.seconds
     time = [f"one run takes {_duration(seconds)} by the cost model"] if seconds else []
     return (
@@ -52,7 +54,7 @@ def plan(result: Plan) -> str:
     )
 
 
-def _verdict(_: int, name: str, usable: int, needed: int) -> str:
+def _verdict(name: str, usable: int, needed: int) -> str:
     """Whether a memory suffices, as reports say it."""
     from memplan._results import readable
 

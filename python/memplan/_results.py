@@ -195,7 +195,10 @@ class _Said:
 
 
 class _SaidOfPlan(_Said):
-    _PROPERTIES = ("module", "target", "devices", "seconds", "totals", "spaces", "allocations", "curve", "peak", "buffers")
+    _PROPERTIES = (
+        *("module", "target", "devices", "seconds", "totals"),
+        *("spaces", "allocations", "curve", "peak", "buffers"),
+    )
     _FUNCTIONS = ("holders", "lines", "records", "to_json")
 
 

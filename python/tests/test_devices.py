@@ -1,4 +1,4 @@
-"""Programs for several devices: ``memplan.jit`` on 8 CPU devices, really run, and estimates for devices that are not here."""
+"""Programs for several devices: ``memplan.jit`` on 8 CPU devices, really run, and estimates for others."""
 
 import functools
 import warnings
@@ -89,7 +89,7 @@ def pipeline(mesh: Any) -> Parts:
         return lax.psum(jnp.where(stage == n - 1, means[n - 1 :].mean(), 0.0), "d")
 
     loss = jax.shard_map(of_one, mesh=mesh, in_specs=(P("d"), P()), out_specs=P())
-    return trained(loss), (weights(0, n, WIDE, WIDE) * 0.1, weights(1, n, TOKENS, WIDE)), (P("d"), P())
+    return trained(loss), (weights(0, n, WIDE, WIDE) * WIDE**-0.5, weights(1, n, TOKENS, WIDE)), (P("d"), P())
 
 
 @pytest.mark.parametrize("program", [transformer, experts, pipeline])
@@ -124,7 +124,8 @@ def test_estimates_are_of_one_of_256_chips_that_are_not_here() -> None:
         return jnp.mean(jnp.tanh(x @ w) ** 2)
 
     step = jax.jit(trained(loss), donate_argnums=0)
-    found = memplan.estimate(step, of(4096, 4096, spec=P("fsdp")), of(8192, 4096, spec=P(("data", "fsdp"))), target="tpu-v5e")
+    weights, batch = of(4096, 4096, spec=P("fsdp")), of(8192, 4096, spec=P(("data", "fsdp")))
+    found = memplan.estimate(step, weights, batch, target="tpu-v5e")
     assert found.devices == 256
     assert found.totals.arguments == 4 * (4096 * 4096 // 32 + 8192 * 4096 // 256)
     # The weight that is gathered, and its gradient before it is scattered, are the largest.
