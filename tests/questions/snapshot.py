@@ -1,7 +1,7 @@
 """What held the memory of a CUDA device, by a snapshot of PyTorch (`torch.cuda.memory._dump_snapshot`)."""
 
-from pathlib import Path
+import os
 
 import memplan
 
-print(memplan.snapshot(Path(__file__).with_name("snapshot.pickle")))
+print(memplan.snapshot(os.path.relpath(os.path.join(os.path.dirname(__file__), "snapshot.pickle"))))

@@ -1,6 +1,6 @@
 //! The program that every verb works on: that of one device, where shardings spread a program over several.
 
-use memplan_analysis::operation;
+use memplan_analysis::operation_or_name;
 use memplan_ir::{ArrayShape, Module, Shape};
 use memplan_memory::{Bytes, Target, parallel};
 use memplan_passes::{Context, OfOneDevice, PassError, partition};
@@ -28,7 +28,7 @@ pub struct Devices {
     pub replicated: Vec<Replicated>,
 }
 
-/// An argument of which several devices hold the same part.
+/// An argument of which several devices hold equal parts.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Replicated {
@@ -95,10 +95,7 @@ impl Devices {
             let dimensions = array.dimensions.iter().copied().enumerate();
             let bare = ArrayShape { layout: None, ..array.clone() };
             replicated.push(Replicated {
-                argument: match operation(module, parameter) {
-                    "" => module.instructions[parameter].name.to_string(),
-                    name => name.to_string(),
-                },
+                argument: operation_or_name(module, parameter).to_string(),
                 shape: memplan_hlo::shape_text(&Shape::Array(bare)),
                 bytes: target.size_of(&leaf),
                 pieces,
@@ -121,8 +118,7 @@ impl Devices {
 
 /// How many devices run a module that is the program of one.
 fn count(module: &Module) -> Option<u64> {
-    let config = &module.config;
-    let both = [config.replica_count, config.num_partitions].map(|count| count.unwrap_or(1).max(1));
-    let devices = both[0].saturating_mul(both[1]).unsigned_abs();
+    let [replicas, partitions] = module.config.replicas_and_partitions();
+    let devices = replicas.saturating_mul(partitions).unsigned_abs();
     (devices > 1).then_some(devices)
 }

@@ -1,7 +1,7 @@
 //! Describes instructions and values: the operation that makes a value, and the one that keeps it alive.
 
 use memplan_analysis::{
-    Facts, Phase, Sources, ValueClasses, ValueId, ValueKind, folded_operation, operation,
+    Facts, Phase, Sources, ValueClasses, ValueId, ValueKind, folded_operation, operation, operation_or_name,
 };
 use memplan_ir::{InstructionId, Module, Op, Users};
 use memplan_plan_hlo::{KeptBy, kept_by};
@@ -185,9 +185,6 @@ impl<'a> Words<'a> {
 
     /// The framework's name of an instruction, or its own.
     pub fn name(&self, id: InstructionId) -> &str {
-        match operation(self.module, id) {
-            "" => &self.module.instructions[id].name,
-            name => name,
-        }
+        operation_or_name(self.module, id)
     }
 }

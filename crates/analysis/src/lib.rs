@@ -61,7 +61,7 @@ pub use in_place::{InPlace, InPlacePair};
 pub use kernel_scratch::{KernelScratch, kernel_scratch};
 pub use live_range::{Flight, LiveRanges, flights, live_ranges};
 pub use memplan_program::{LiveRange, Time, ValueId, union_of_ranges};
-pub use origin::{folded_operation, operation};
+pub use origin::{folded_operation, operation, operation_or_name};
 pub use parts::{Part, Parts};
 pub use phase::{Phase, Phases};
 pub use scalars::{Iteration, ScalarOrigin, ScalarScope, TupleLoop};

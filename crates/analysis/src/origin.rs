@@ -8,6 +8,14 @@ pub fn operation(module: &Module, instruction: InstructionId) -> &str {
     module.instructions[instruction].metadata.as_ref().map_or("", |metadata| &metadata.op_name)
 }
 
+/// The framework's name of the operation that an instruction comes from, or else the instruction's own name.
+pub fn operation_or_name(module: &Module, instruction: InstructionId) -> &str {
+    match operation(module, instruction) {
+        "" => &module.instructions[instruction].name,
+        name => name,
+    }
+}
+
 /// An operation for people, with layer numbers replaced by `*`: without the names of JAX's transformations, and with
 /// the prefix `backward` for gradients.
 ///

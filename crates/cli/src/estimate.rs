@@ -47,7 +47,7 @@ pub(crate) struct EstimateFile<'a> {
     module: &'a str,
     compiler: &'a str,
     target: &'a str,
-    /// Over how many devices the program is spread, of which all bytes are those of one.
+    /// How many devices run the program, if it is more than one. All bytes are those of one device.
     #[serde(skip_serializing_if = "Option::is_none")]
     devices: Option<u64>,
     total: Bytes,

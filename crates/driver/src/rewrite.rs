@@ -115,7 +115,7 @@ impl RewriteOptions {
 pub struct Rewritten {
     /// The program for the other compiler: same parameters, results, donation and shardings.
     pub module: Module,
-    /// Over how many devices the program is spread, of which all figures are those of one.
+    /// How many devices run the program, if it is more than one. All figures are those of one device.
     pub devices: Option<u64>,
     /// Options to give the compiler with it, by name.
     pub flags: Vec<(String, String)>,
@@ -283,9 +283,14 @@ impl Search<'_> {
         self.price_as_it_is(module)
     }
 
+    /// Whether programs are put in order.
+    fn orders(&self) -> bool {
+        self.options.order && self.compiler.loops_with_slices.is_some()
+    }
+
     /// Adds the barriers without which the compiler would hold back the gradients of weights; says whether there are any.
     fn order(&self, module: &mut Module) -> Result<bool, RewriteError> {
-        if !self.options.order || self.compiler.loops_with_slices.is_none() {
+        if !self.orders() {
             return Ok(false);
         }
         let context = Context { target: self.machine };
@@ -295,6 +300,9 @@ impl Search<'_> {
 
     /// A program in order, and not changed otherwise; none where that changes nothing.
     fn only_in_order(&self, attempt: &Attempt) -> Result<Option<Attempt>, RewriteError> {
+        if !self.orders() {
+            return Ok(None);
+        }
         let mut module = Module::clone(&attempt.module);
         if !self.order(&mut module)? {
             return Ok(None);
@@ -306,6 +314,9 @@ impl Search<'_> {
 
     /// Puts a rewritten program in order, for which it was priced, and adds the step, if that saves anything.
     fn put_in_order(&self, attempt: &mut Attempt) -> Result<(), RewriteError> {
+        if !self.orders() {
+            return Ok(());
+        }
         let kept = attempt.steps.iter().rposition(|step| step.is_kept && step.lever != Lever::Flags);
         let Some(last) = kept.filter(|&last| attempt.steps[last].lever != Lever::Order) else {
             return Ok(());

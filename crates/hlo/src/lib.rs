@@ -11,7 +11,7 @@
 //!
 //! let wrong = text.replace("negate", "negat");
 //! let error = memplan_hlo::parse(&wrong).unwrap_err();
-//! // With the line, a caret below the word, and what was meant.
+//! // It shows the line, a caret below the word, and a suggestion.
 //! println!("{}", memplan_hlo::render(&error, "m.hlo", &wrong));
 //! # Ok::<(), memplan_hlo::ParseError>(())
 //! ```

@@ -91,6 +91,12 @@ impl ModuleConfig {
         self.input_output_alias.push(InputOutputAlias { output_index, parameter, parameter_index, kind });
     }
 
+    /// How many replicas run the module, and how many devices each of them is partitioned over: one each where the module
+    /// says nothing.
+    pub fn replicas_and_partitions(&self) -> [i64; 2] {
+        [self.replica_count, self.num_partitions].map(|count| count.unwrap_or(1).max(1))
+    }
+
     /// The parts of parameters whose memory the caller gives up, by an alias or as a donation: number of the parameter,
     /// and index in it.
     pub fn given_up(&self) -> impl Iterator<Item = (u32, &ShapeIndex)> {

@@ -20,7 +20,7 @@
 //! calls. *Changed* means that there is a new barrier. Linear in the module.
 
 use memplan_ir::{Cursor, Insert, InstructionId, Module, Names, Op, Users};
-use memplan_rewriter::loops::{Loop, loops};
+use memplan_rewriter::loops::{Loop, edit_bodies};
 use memplan_rewriter::{Context, PassError, PassFn, cost};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -32,21 +32,11 @@ pub const GRADIENTS_FIRST: PassFn = PassFn {
 };
 
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    if module.is_scheduled {
-        return Ok(false);
-    }
-    let users = Users::new(module);
-    let mut names = Names::new(module);
-    let mut changed = false;
-    for of in loops(module, &users) {
-        let fences = Body::new(module, &users, &of).fences();
-        if !fences.is_empty() {
-            add(module, &users, &mut names, &fences);
-            module.put_operands_first(of.body);
-            changed = true;
-        }
-    }
-    Ok(changed)
+    Ok(edit_bodies(module, |module, users, names, of| {
+        let fences = Body::new(module, users, of).fences();
+        add(module, users, names, &fences);
+        !fences.is_empty()
+    }))
 }
 
 /// Products that wait for another one.

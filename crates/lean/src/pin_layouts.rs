@@ -19,7 +19,7 @@
 use memplan_ir::{
     ArrayShape, Cursor, CustomCall, Insert, InstructionId, Layout, Module, Names, Op, Shape, Users,
 };
-use memplan_rewriter::loops::{Loop, loops};
+use memplan_rewriter::loops::{Loop, edit_bodies};
 use memplan_rewriter::{Context, PassError, PassFn};
 use rustc_hash::FxHashSet;
 
@@ -31,25 +31,13 @@ pub const PIN_LAYOUTS: PassFn = PassFn {
 };
 
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    if module.is_scheduled {
-        return Ok(false);
-    }
-    let users = Users::new(module);
-    let mut names = Names::new(module);
-    let mut changed = false;
-    for of in loops(module, &users) {
+    Ok(edit_bodies(module, |module, users, names, of| {
         let elements = 0..module.instructions[of.next].operands.len() as u32;
         let read: Vec<InstructionId> =
-            elements.filter_map(|element| rows_read(module, &users, &of, element)).flatten().collect();
-        for &row in &read {
-            pin(module, &users, row, &mut names);
-            changed = true;
-        }
-        if !read.is_empty() {
-            module.put_operands_first(of.body);
-        }
-    }
-    Ok(changed)
+            elements.filter_map(|element| rows_read(module, users, of, element)).flatten().collect();
+        read.iter().for_each(|&row| pin(module, users, row, names));
+        !read.is_empty()
+    }))
 }
 
 /// The rows that a loop reads of an element of its state that it updates in place.

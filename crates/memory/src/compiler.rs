@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use memplan_ir::ElementType;
 use rustc_hash::FxHashSet;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny, IntoDeserializer};
@@ -14,8 +15,6 @@ use toml::de::DeValue;
 use crate::closest::did_you_mean;
 use crate::compiler_file::{self, BUILT_IN};
 use crate::target_spans::span_of;
-use memplan_ir::ElementType;
-
 use crate::{Bytes, Family, FusionRules, Intervals, MemorySpaceId, Target};
 
 /// A compiler whose memory can be estimated.

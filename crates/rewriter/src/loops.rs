@@ -1,7 +1,8 @@
 //! Loops in the form that most rewrites need: the state is a tuple that is read and made element by element.
 
 use memplan_ir::{
-    ComputationId, Cursor, Dimensions, Insert, InstructionId, Literal, Module, Op, Scalar, Shape, Users,
+    ComputationId, Cursor, Dimensions, Insert, InstructionId, Literal, Module, Names, Op, Scalar, Shape,
+    Users,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -65,6 +66,27 @@ impl Loop {
         let next = module.instructions[self.next].operands[element as usize];
         self.element_at(module, next) == Some(element)
     }
+}
+
+/// Edits the bodies of loops, one after the other, in a module that has no schedule. `edit` says whether it changed a body,
+/// where operands may then stand behind their users; its users are those of the module before. Says whether any changed.
+pub fn edit_bodies(
+    module: &mut Module,
+    mut edit: impl FnMut(&mut Module, &Users, &mut Names, &Loop) -> bool,
+) -> bool {
+    if module.is_scheduled {
+        return false;
+    }
+    let users = Users::new(module);
+    let mut names = Names::new(module);
+    let mut changed = false;
+    for of in loops(module, &users) {
+        if edit(module, &users, &mut names, &of) {
+            module.put_operands_first(of.body);
+            changed = true;
+        }
+    }
+    changed
 }
 
 /// The loops whose body and condition are theirs alone. Linear.

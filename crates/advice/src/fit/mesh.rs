@@ -15,7 +15,7 @@
 
 use std::collections::BTreeMap;
 
-use memplan_analysis::{FactorId, FactorList, ValueClass, operation};
+use memplan_analysis::{FactorId, FactorList, ValueClass, operation_or_name};
 use memplan_ir::{
     ArrayShape, DeviceList, Module, Op, Shape, Sharding, ShardingKind, ShardingSpec, TileAssignment,
 };
@@ -67,7 +67,7 @@ pub struct MeshAdvice {
     pub axes: Vec<MeshAxis>,
     /// How each argument that is an array is cut.
     pub arguments: Vec<ArgumentCut>,
-    /// The axes that cut the examples of whatever passes from layer to layer, for `jax.lax.with_sharding_constraint`.
+    /// The axes that cut the examples of activations between layers, for `jax.lax.with_sharding_constraint`.
     pub examples: Vec<String>,
 }
 
@@ -172,11 +172,8 @@ impl Mesh {
         let entry = module.entry_computation();
         let argument = |(number, cut): (usize, &Option<Cut>)| {
             let id = entry.parameters[number];
-            let name = match operation(module, id) {
-                "" => module.instructions[id].name.to_string(),
-                name => name.to_string(),
-            };
-            cut.as_ref().map(|cut| ArgumentCut { argument: name, spec: names(cut) })
+            let name = || operation_or_name(module, id).to_string();
+            cut.as_ref().map(|cut| ArgumentCut { argument: name(), spec: names(cut) })
         };
         MeshAdvice {
             axes: self
@@ -248,13 +245,13 @@ fn spec_text(spec: &[Vec<String>]) -> String {
 
 /// The dimensions of the arguments that axes may cut.
 struct Cuttable<'a> {
-    /// By number of the parameter; `None` for what is no array.
+    /// One entry for each parameter; `None` if it is not an array.
     arguments: Vec<Option<Argument<'a>>>,
 }
 
 struct Argument<'a> {
     array: &'a ArrayShape,
-    /// Whether it is trained, or belongs to what is.
+    /// Whether it is a parameter or optimizer state.
     is_state: bool,
     /// Its dimension of examples.
     batch: Option<usize>,
@@ -344,8 +341,8 @@ impl Cuttable<'_> {
         self.arguments.iter().map(|argument| argument.as_ref().map(|argument| argument.cut(mesh))).collect()
     }
 
-    /// About how long links carry what a step sends over a mesh: the gradients that all sum, the weights that are gathered
-    /// for both halves, and the stream behind every second product that is cut. Orders meshes before they are estimated.
+    /// An estimate of the seconds that collectives of a step take on a mesh: all-reduces of gradients, all-gathers of weights
+    /// for both halves, and all-reduces of activations after every second product that is cut. Meshes are tried in its order.
     fn link_seconds(&self, program: &Candidate, mesh: &Mesh, setting: &Setting<'_>) -> f64 {
         let entry = program.module.entry_computation();
         let size = |of: &ArrayShape| {
@@ -443,8 +440,8 @@ impl Argument<'_> {
             && self.is_state
             && is_large
         {
-            // Rather not the stream: what is computed from a table by looking up rows would be cut along it, too. Then one
-            // that nothing cuts yet, the largest of them.
+            // A dimension other than the stream is better: else rows that are looked up in a table would be cut along the
+            // stream, too. Among the others, the largest that nothing cuts yet is better.
             let fits = |&d: &usize| {
                 let axes: Vec<usize> = cut[d].iter().copied().chain([axis]).collect();
                 !self.stacked.contains(&d) && divides(self.array.dimensions[d], &axes)
@@ -530,7 +527,7 @@ pub(super) fn all(program: &Candidate, devices: &[i64], setting: &Setting<'_>) -
     list
 }
 
-/// Bytes of what is trained on each device: no program needs less.
+/// Bytes of parameters and optimizer state on each device: no program needs less.
 fn state_bytes(program: &Candidate, cuttable: &Cuttable<'_>, mesh: &Mesh, setting: &Setting<'_>) -> u64 {
     let entry = program.module.entry_computation();
     let cuts = cuttable.cuts(mesh);

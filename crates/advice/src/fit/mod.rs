@@ -51,7 +51,7 @@ pub struct FitOptions {
 #[derive(Clone, Debug, serde::Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Fit {
-    /// Over how many devices the program is spread, of which all bytes are those of one.
+    /// How many devices run the program, if it is more than one. All bytes are those of one device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub devices: Option<u64>,
     /// Bytes that one device may use.
@@ -72,7 +72,7 @@ pub struct Fit {
     pub refused: Vec<String>,
     /// Padding at the peak of the unchanged program, shape by shape, the most first.
     pub padded: Vec<Padded>,
-    /// Arguments of which several devices hold the same part, the largest first.
+    /// Arguments of which several devices hold equal parts, the largest first.
     pub replicated: Vec<Replicated>,
     /// A description of the process that runs the unchanged program, if [`FitOptions::pool`] is set.
     pub process: Option<String>,

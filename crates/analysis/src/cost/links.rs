@@ -69,9 +69,7 @@ fn levels<'l>(group: &[i64], links: &'l [Link]) -> impl Iterator<Item = (&'l Lin
 
 /// The devices of the group of device 0; the numbers of all, where no groups are listed.
 fn first_group(module: &Module, groups: &ReplicaGroups, mode: CollectiveGroupMode) -> Vec<i64> {
-    let config = &module.config;
-    let [replicas, partitions] =
-        [config.replica_count, config.num_partitions].map(|count| count.unwrap_or(1).max(1));
+    let [replicas, partitions] = module.config.replicas_and_partitions();
     let members: Vec<i64> = match groups {
         ReplicaGroups::List(groups) => match groups.first() {
             Some(first) => first.clone(),

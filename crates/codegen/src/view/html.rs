@@ -161,7 +161,7 @@ struct PeakRow<'a> {
 struct SpaceRow {
     id: u32,
     name: String,
-    /// What programs may have, without what is reserved.
+    /// Bytes that programs can use: the capacity without reserved memory.
     available: Option<Bytes>,
     total: Bytes,
     temp: Bytes,

@@ -13,6 +13,7 @@ use memplan_ir::{
     BinaryOp, ComparisonDirection, ComputationId, Cursor, Dimensions, ElementType, Insert, InstructionId,
     Metadata, Module, Names, Op, Shape, SliceDimension,
 };
+use memplan_rewriter::loops::splat;
 use rustc_hash::FxHashMap;
 
 use super::choose::Choice;
@@ -232,11 +233,7 @@ impl Writer<'_> {
         let note = self.note(*id);
         let shape = self.band_shape(member, rows);
         if matches!(self.module.instructions[*id].op, Op::Constant(_)) {
-            let value =
-                memplan_rewriter::loops::scalar(self.module, *id).expect("a constant of equal elements");
-            let mut at = self.at(place.computation, &note);
-            let value = at.constant(value.literal());
-            return at.insert_shaped(Op::Broadcast { dimensions: Dimensions::new() }, [value], shape);
+            return splat(&mut self.at(place.computation, &note), *id, shape);
         }
         let op = on_band(self.module, *id, treatment, rows);
         let new = self.at(place.computation, &note).copy_of(*id, operands);
