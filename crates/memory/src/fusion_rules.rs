@@ -65,6 +65,8 @@ pub struct FusionRules {
     pub rows_per_block: u64,
     /// Whether a reduction of one array may compute its operand even if other kernels compute it as well.
     pub reduce_shares: bool,
+    /// Whether a reduction may compute what reads an array against its order, through a transpose.
+    pub reduce_transposes: bool,
     /// Whether the result of a reduction may be worked on in the kernel that reduces.
     pub reduce_epilogue: bool,
     /// Whether a kernel that writes part of an array in place may write other results besides.
@@ -161,6 +163,7 @@ impl Default for FusionRules {
             row_block_bytes: Bytes::ZERO,
             rows_per_block: 16,
             reduce_shares: true,
+            reduce_transposes: true,
             reduce_epilogue: true,
             update_shares: true,
             updates_lie_as_products: false,

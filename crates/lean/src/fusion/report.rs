@@ -66,6 +66,9 @@ pub enum Verdict {
     /// The consumer's kernel writes in place into an array that the producer reads elsewhere.
     #[error("not fused: the kernel would read elements that it overwrites")]
     InPlaceHazard,
+    /// The consumer is a reduction, whose kernel would read an array against its order.
+    #[error("not fused: the reduction would read an array across its rows")]
+    ReadsAcross,
     /// Expensive work is done once.
     #[error("not fused: {opcode} is too expensive to be computed in {kernels} kernels")]
     Expensive {

@@ -131,6 +131,10 @@ impl Grouper<'_> {
                     kind == Hero::Reduction && self.module.instructions[hero].operands.len() == 2
                 });
                 let is_kept_out = count > 1 && is_for_reduction && !rules.reduce_shares;
+                let is_reduction = kernel.hero.is_some_and(|(_, kind)| kind == Hero::Reduction);
+                if is_reduction && !rules.reduce_transposes && self.reads_across(id) {
+                    return Err(Verdict::ReadsAcross);
+                }
                 if is_kept_out || is_twice && self.is_expensive(id) {
                     return Err(Verdict::Expensive { opcode, kernels: count });
                 }
@@ -159,6 +163,24 @@ impl Grouper<'_> {
             return Err(Verdict::Operands { operands });
         }
         self.check_in_place(id, kernel)
+    }
+
+    /// Whether the kernel that computes a value reads an array through a transpose that moves the last dimension: the value
+    /// is that transpose, or computed element by element from one that nothing else reads.
+    fn reads_across(&self, id: InstructionId) -> bool {
+        let instruction = &self.module.instructions[id];
+        match &instruction.op {
+            Op::Transpose { dimensions } => {
+                let moves_last = dimensions.last().is_some_and(|&d| d + 1 != dimensions.len() as i64);
+                let source = &self.module.instructions[instruction.operands[0]].op;
+                moves_last && !matches!(source, Op::Broadcast { .. } | Op::Iota { .. })
+            }
+            _ if self.classes[id] == CostClass::Cheap && cost::is_pointwise(self.module, id) => {
+                let is_only_for = |&&operand: &&InstructionId| self.users.of(operand).len() == 1;
+                instruction.operands.iter().filter(is_only_for).any(|&operand| self.reads_across(operand))
+            }
+            _ => false,
+        }
     }
 
     /// A kernel that updates an array in place must not read that array, but for the very elements that it replaces.
