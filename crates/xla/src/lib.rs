@@ -10,6 +10,7 @@ mod collective_combiner;
 mod convolution_canonicalization;
 mod convolution_padding;
 mod copy_fusion;
+mod cudnn_fused_conv_rewriter;
 mod divisor_reciprocal;
 mod dot_decomposer;
 mod dot_merger;
@@ -45,6 +46,7 @@ pub use collective_combiner::{COLLECTIVE_COMBINER, CollectiveCombiner, Collectiv
 pub use convolution_canonicalization::{CONVOLUTION_CANONICALIZATION, CONVOLUTION_LAYOUTS};
 pub use convolution_padding::CONVOLUTION_PADDING_LEGALIZATION;
 pub use copy_fusion::COPY_FUSION;
+pub use cudnn_fused_conv_rewriter::CUDNN_FUSED_CONV_REWRITER;
 pub use divisor_reciprocal::DIVISOR_RECIPROCAL;
 pub use dot_decomposer::{DOT_DECOMPOSER, TRANSPOSE_FOLDING};
 pub use dot_merger::{DOT_MERGER, DotMerger, DotMergerRules};

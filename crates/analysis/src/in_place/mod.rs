@@ -4,7 +4,9 @@ mod fused;
 mod lie;
 
 use cranelift_entity::SecondaryMap;
-use memplan_ir::{ComputationId, InstructionId, Module, Op, OutputOperandAlias, Shape, ShapeIndex, UnaryOp};
+use memplan_ir::{
+    ComputationId, FusionKind, InstructionId, Module, Op, OutputOperandAlias, Shape, ShapeIndex, UnaryOp,
+};
 use smallvec::SmallVec;
 
 pub(crate) use self::fused::root_leaves;
@@ -46,8 +48,9 @@ impl InPlace {
         for computation in module.computations.values() {
             for &instruction in &computation.instructions {
                 let instruction = &module.instructions[instruction];
-                if let (Op::Fusion(_), &[fused]) = (&instruction.op, instruction.called.as_slice())
+                if let (Op::Fusion(fusion), &[fused]) = (&instruction.op, instruction.called.as_slice())
                     && facts.pointwise[fused].is_empty()
+                    && !(fusion.kind == FusionKind::Custom && convolves(module, fused))
                 {
                     let readers = readers.get_or_insert_with(|| Readers::new(module));
                     let uses = pointwise_uses(module, fused, &facts, readers);
@@ -250,4 +253,10 @@ fn is_in_step(op: &Op) -> bool {
         Op::BitcastConvert => true,
         op => op.is_elementwise(),
     }
+}
+
+/// Whether a fused computation has a convolution: as a custom kernel it is a library's, whose result has memory of its own.
+fn convolves(module: &Module, fused: ComputationId) -> bool {
+    let is_convolution = |&id: &InstructionId| matches!(module.instructions[id].op, Op::Convolution(_));
+    module.computations[fused].instructions.iter().any(is_convolution)
 }
