@@ -16,12 +16,13 @@
 //! Its GPU compiler uses the layout in which cuDNN is fastest, which moves elements if something else has fixed their
 //! layout: the two spatial dimensions of an image are between the others, the three of a volume after them, as are all
 //! for `f64` (seen on jaxlib 0.10.2 for an H100). The first of the other dimensions stays first, since cuDNN has its
-//! own gradients.
+//! own gradients. Kernels are stored with the features that they make first.
 //!
 //! Left alone: convolutions already in that order. *Changed* means that one was not.
 
 use memplan_ir::{
-    ArrayShape, Convolution, ConvolutionDimensions, Dimensions, ElementType, InstructionId, Module, Op, Shape,
+    ArrayShape, Convolution, ConvolutionDimensions, Dimensions, ElementType, InstructionId, Module, Op,
+    Shape, Window, WindowDimension,
 };
 use memplan_rewriter::{PassFn, Rewriter};
 
@@ -29,7 +30,7 @@ use memplan_rewriter::{PassFn, Rewriter};
 pub const CONVOLUTION_CANONICALIZATION: PassFn = PassFn {
     name: "convolution-canonicalization",
     description: "transpose operands of convolutions into the library's order, as XLA's CPU compiler does",
-    run: |module, _| Ok(reorder_all(module, |_, _, of| Some(canonical(of)))),
+    run: |module, _| Ok(reorder_all(module, |_, _, of, _| Some(canonical(of)))),
 };
 
 /// The orders of XLA's GPU compiler.
@@ -48,12 +49,12 @@ struct Orders {
 
 fn reorder_all(
     module: &mut Module,
-    orders: impl Fn(&Rewriter<'_>, InstructionId, &ConvolutionDimensions) -> Option<Orders>,
+    orders: impl Fn(&Rewriter<'_>, InstructionId, &ConvolutionDimensions, &Window) -> Option<Orders>,
 ) -> bool {
     let mut rewriter = Rewriter::new(module);
     rewriter.sweep(|r, id| {
         let Op::Convolution(convolution) = r.op(id).clone() else { return None };
-        let orders = orders(r, id, &convolution.dimensions)?;
+        let orders = orders(r, id, &convolution.dimensions, &convolution.window)?;
         let all = [&orders.input, &orders.kernel, &orders.result];
         let is_new = all.into_iter().any(|order| !order.is_sorted());
         if is_new { reorder(r, id, *convolution, &orders) } else { None }
@@ -70,9 +71,14 @@ fn canonical(of: &ConvolutionDimensions) -> Orders {
     }
 }
 
-/// Images as `b01f`, volumes as `bf012`, or with batch and feature the other way round, as they come. Kernels and their
-/// gradients, which are small, stay as they are.
-fn of_cudnn(r: &Rewriter<'_>, id: InstructionId, of: &ConvolutionDimensions) -> Option<Orders> {
+/// Images as `b01f`, volumes as `bf012`, or with batch and feature the other way round, as they come. Kernels of one and two
+/// dimensions are `o01i` of the forward convolution; their gradients, which are small, stay as they are.
+fn of_cudnn(
+    r: &Rewriter<'_>,
+    id: InstructionId,
+    of: &ConvolutionDimensions,
+    window: &Window,
+) -> Option<Orders> {
     let element_type = r.array(id)?.element_type;
     let as_it_is = |rank: usize| -> Dimensions { (0..rank as i64).collect() };
     let of_image = |batch: i64, spatial: &Dimensions, feature: i64| {
@@ -83,22 +89,28 @@ fn of_cudnn(r: &Rewriter<'_>, id: InstructionId, of: &ConvolutionDimensions) -> 
             _ => order(&[first, last], spatial, &[]),
         }
     };
+    let of_kernel = |output: i64, spatial: &Dimensions, input: i64| match (spatial.len(), element_type) {
+        (1 | 2, t) if t != ElementType::F64 => order(&[output], spatial, &[input]),
+        _ => as_it_is(spatial.len() + 2),
+    };
     let pixels = |array: &ArrayShape, spatial: &Dimensions| -> i64 {
         spatial.iter().map(|&d| array.dimensions[d as usize]).product()
     };
     let kernel = r.array(r.operand(id, 1))?;
-    let is_gradient_of_kernel = pixels(kernel, &of.kernel_spatial) > pixels(r.array(id)?, &of.output_spatial);
-    Some(Orders {
-        input: of_image(of.input_batch, &of.input_spatial, of.input_feature),
-        kernel: match is_gradient_of_kernel {
-            true => of_image(of.kernel_input_feature, &of.kernel_spatial, of.kernel_output_feature),
-            false => as_it_is(kernel.rank()),
-        },
-        result: match is_gradient_of_kernel {
-            true => as_it_is(kernel.rank()),
-            false => of_image(of.output_batch, &of.output_spatial, of.output_feature),
-        },
-    })
+    let input = of_image(of.input_batch, &of.input_spatial, of.input_feature);
+    if pixels(kernel, &of.kernel_spatial) > pixels(r.array(id)?, &of.output_spatial) {
+        // The gradient of a kernel: its window is an image, its batch the features that the forward convolution reads.
+        let kernel = of_image(of.kernel_input_feature, &of.kernel_spatial, of.kernel_output_feature);
+        return Some(Orders { input, kernel, result: as_it_is(of.output_spatial.len() + 2) });
+    }
+    // The gradient of an input makes what the forward convolution reads.
+    let is_backward = |d: &WindowDimension| d.base_dilation != 1 || d.window_reversal;
+    let [read, made] = match window.dimensions.iter().any(is_backward) {
+        true => [of.kernel_output_feature, of.kernel_input_feature],
+        false => [of.kernel_input_feature, of.kernel_output_feature],
+    };
+    let kernel = of_kernel(made, &of.kernel_spatial, read);
+    Some(Orders { input, kernel, result: of_image(of.output_batch, &of.output_spatial, of.output_feature) })
 }
 
 fn order(first: &[i64], spatial: &Dimensions, last: &[i64]) -> Dimensions {
