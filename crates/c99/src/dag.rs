@@ -12,7 +12,7 @@ use memplan_ir::ElementType;
 use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 
-use crate::operations::Function;
+use crate::operations::{Form, Function};
 
 /// An expression.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -107,6 +107,20 @@ pub(crate) struct Fold {
     pub(crate) next: SmallVec<[NodeId; 2]>,
     /// The names that accumulators get.
     pub(crate) name: String,
+}
+
+impl Fold {
+    /// The loops and conditions around the elements.
+    pub(crate) fn loops(&self) -> &[Level] {
+        let n =
+            self.levels.iter().rposition(|level| !matches!(level, Level::Here { .. })).map_or(0, |at| at + 1);
+        &self.levels[..n]
+    }
+
+    /// The mark of the place within them.
+    pub(crate) fn place(&self) -> Option<VarId> {
+        self.levels[self.loops().len()..].last().map(|level| level.var())
+    }
 }
 
 /// The type of an accumulator.
@@ -299,6 +313,17 @@ impl Dag {
                 self.insert(Node::Folded(fold, k), of, vars.clone(), range)
             })
             .collect()
+    }
+
+    /// What a fold of one accumulator adds up, or finds the extreme of, and by which function.
+    pub(crate) fn sum_of(&self, fold: FoldId) -> Option<(Function, NodeId)> {
+        let [next] = *self.folds[fold].next else { return None };
+        let Node::Apply(function, inputs) = &self.nodes[next] else { return None };
+        let [x, y] = **inputs else { return None };
+        let is_sum = matches!(function.form, Form::Infix("+") | Form::Helper("max" | "min", ..));
+        let is_own = |node: NodeId| self.nodes[node] == Node::Accumulator(fold, 0);
+        let element = if is_own(x) { y } else { x };
+        (is_sum && is_own(x) != is_own(y)).then_some((*function, element))
     }
 
     /// The expressions that an expression is made of; for a fold, what its loops compute.

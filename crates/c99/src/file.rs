@@ -13,6 +13,9 @@ use crate::{Program, Sources};
 /// The version of what the header declares.
 const INTERFACE: u32 = 1;
 
+/// Bytes of the stack for what is no array: twice what the networks of docs/small_devices.md need on a Cortex-M7.
+const VARIABLES: u64 = 1024;
+
 /// The alignment of results that the caller does not want.
 const ALIGNMENT: u64 = 64;
 
@@ -78,6 +81,11 @@ fn header(program: &Program<'_>, parts: &Parts) -> String {
         let _ = writeln!(text, "\n/* Bytes of copies of arguments and results beside the arena. */");
         let _ = writeln!(text, "#define {name}_COPY_BYTES {beside}");
     }
+    let _ = writeln!(
+        text,
+        "\n/* Bytes of the stack: arrays of kernels, and {VARIABLES} for variables, saved registers and calls. */"
+    );
+    let _ = writeln!(text, "#define {name}_STACK_BYTES {}", parts.stack + VARIABLES);
     let _ = writeln!(
         text,
         "#define {name}_ARGUMENTS {}\n#define {name}_RESULTS {}\n",

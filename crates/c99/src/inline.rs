@@ -61,12 +61,16 @@ pub(crate) fn inline(dag: &Dag, nodes: &[NodeId], nest: &Nest) -> FxHashSet<Node
 
 /// Whether two expressions are computed in the same loop.
 fn same_home(dag: &Dag, nest: &Nest, a: NodeId, b: NodeId) -> bool {
+    let with_lanes = nest.tiling.buffers.values().filter(|buffer| buffer.lanes.is_some());
+    let lanes_of_buffers: SmallVec<[VarId; 4]> =
+        with_lanes.filter_map(|buffer| Some(buffer.levels.last()?.var())).collect();
     let rank = |var: VarId| {
         let level = nest.levels.iter().position(|level| level.var() == var);
         match level {
             // Lanes are within the loops of folds.
             Some(at) if at + 1 == nest.levels.len() && nest.tiling.lanes.is_some() => (2, at),
             Some(at) => (0, at),
+            None if lanes_of_buffers.contains(&var) => (2, usize::MAX),
             None => (1, var.index()),
         }
     };

@@ -7,7 +7,8 @@
 use memplan_ir::{ArrayShape, InstructionId, Module, Op};
 use smallvec::SmallVec;
 
-use crate::dag::{ArrayId, Dag, Level, Node, NodeId};
+use crate::blocks::{ROWS, in_blocks};
+use crate::dag::{ArrayId, Dag, Level, Node, NodeId, VarId};
 use crate::error::{Refusal, refusal};
 use crate::lower::{Array, ArrayPlace, Leaf, Lower, Name, Rows, leaf_count};
 use crate::tiling::{Limits, Tiling};
@@ -76,12 +77,21 @@ impl Kernel {
         n_written: usize,
         limits: Limits,
     ) -> Result<Kernel, Refusal> {
-        let mut builder = Builder { lower: Lower::new(module), leaves, id, results: Vec::new() };
+        let mut builder = Builder { lower: Lower::new(module), leaves, id, limits, results: Vec::new() };
         builder.declare(n_written)?;
         let groups = builder.groups()?;
         let mut nests = builder.in_order(groups)?;
         for nest in &mut nests {
-            nest.tiling = Tiling::new(&mut builder.lower.dag, nest, limits);
+            let dag = &mut builder.lower.dag;
+            nest.tiling = Tiling::new(dag, nest, limits);
+            if let Some(lanes) = nest.tiling.lanes
+                && let Some(mut block) = in_blocks(dag, nest, lanes)
+            {
+                block.tiling = Tiling::new(dag, &block, limits);
+                if block.tiling.lanes == nest.tiling.lanes {
+                    *nest = block;
+                }
+            }
         }
         Ok(Kernel { dag: builder.lower.dag, arrays: builder.lower.arrays, nests, is_relayout: false })
     }
@@ -92,6 +102,7 @@ pub(crate) struct Builder<'m, 'l> {
     pub(crate) lower: Lower<'m>,
     leaves: &'l Leaves,
     pub(crate) id: InstructionId,
+    limits: Limits,
     results: Vec<ArrayId>,
 }
 
@@ -179,7 +190,7 @@ impl Builder<'_, '_> {
             });
         }
         for (extents, roots) in loops {
-            groups.push(vec![self.elementwise(&extents, &roots)?]);
+            groups.push(self.elementwise_by_borders(&extents, &roots)?);
         }
         Ok(groups)
     }
@@ -249,7 +260,43 @@ impl Builder<'_, '_> {
                 return Ok(nest);
             }
         }
-        let (levels, rows) = self.loops_over(extents, roots[0].0);
+        self.nest_over(&whole(extents), roots)
+    }
+
+    /// As [`Builder::elementwise`]; where windows reach beyond borders, what they reach from is a nest of its own, and the
+    /// others need not ask. On machines with vector registers, since it makes code longer.
+    fn elementwise_by_borders(
+        &mut self,
+        extents: &[i64],
+        roots: &[(ArrayId, Name)],
+    ) -> Result<Group, Refusal> {
+        let nest = self.elementwise(extents, roots)?;
+        // The innermost loop is for lanes, and the one around it for blocks of rows.
+        let around = self.lower.arrays[roots[0].0].major_to_minor().into_iter().filter(|&d| extents[d] > 1);
+        let inner = around.rev().nth(1).filter(|_| self.limits.has_vectors());
+        let at = nest.levels.len().checked_sub(2);
+        let (Some(d), Some(Level::Loop { var, extent })) = (inner, at.map(|at| nest.levels[at])) else {
+            return Ok(vec![nest]);
+        };
+        // A nest that writes what another reads could not be followed by it.
+        if extent != extents[d] || self.meets(&nest, &nest, false) {
+            return Ok(vec![nest]);
+        }
+        let Some((from, to)) = within_borders(&self.lower.dag, &nest, var, extent) else {
+            return Ok(vec![nest]);
+        };
+        let mut nests = Vec::new();
+        for part in [(0, from), (from, to), (to, extent)].into_iter().filter(|part| part.0 < part.1) {
+            let mut ranges = whole(extents);
+            ranges[d] = part;
+            nests.push(self.nest_over(&ranges, roots)?);
+        }
+        Ok(nests)
+    }
+
+    /// One nest for the elements of results in some ranges of indices.
+    fn nest_over(&mut self, ranges: &[(i64, i64)], roots: &[(ArrayId, Name)]) -> Result<Nest, Refusal> {
+        let (levels, rows) = self.loops_over(ranges, roots[0].0);
         let mut nest = self.stores(levels, &rows, roots)?;
         self.put_folds_outside(&mut nest);
         Ok(nest)
@@ -265,13 +312,15 @@ impl Builder<'_, '_> {
         nest.levels.sort_by_key(|level| std::cmp::Reverse(of(level)));
     }
 
-    /// Loops over extents in the order of an array in memory.
-    pub(crate) fn loops_over(&mut self, extents: &[i64], array: ArrayId) -> (Vec<Level>, Rows) {
+    /// Loops over ranges of indices in the order of an array in memory.
+    pub(crate) fn loops_over(&mut self, ranges: &[(i64, i64)], array: ArrayId) -> (Vec<Level>, Rows) {
         let zero = self.lower.dag.integer(0);
-        let mut rows: Rows = SmallVec::from_elem(zero, extents.len());
+        let mut rows: Rows = SmallVec::from_elem(zero, ranges.len());
         let mut levels = Vec::new();
         for d in self.lower.arrays[array].major_to_minor() {
-            rows[d] = self.lower.open_loop(extents[d], &mut levels);
+            let (from, to) = ranges[d];
+            let index = self.lower.open_loop(to - from, &mut levels);
+            rows[d] = self.lower.dag.affine(&[(index, 1)], from);
         }
         (levels, rows)
     }
@@ -342,6 +391,50 @@ impl Builder<'_, '_> {
     }
 }
 
+/// All indices below some extents.
+pub(crate) fn whole(extents: &[i64]) -> Vec<(i64, i64)> {
+    extents.iter().map(|&extent| (0, extent)).collect()
+}
+
+/// The steps of a loop in which all windows are within the borders that its variable moves them over, if these are most of
+/// the steps, and not all. A few are left out if the others are then blocks of rows.
+fn within_borders(dag: &Dag, nest: &Nest, var: VarId, extent: i64) -> Option<(i64, i64)> {
+    let nodes = dag.reachable(nest.inputs());
+    let (mut from, mut to) = (0, extent);
+    for &node in &nodes {
+        let Node::Folded(fold, _) = dag.nodes[node] else { continue };
+        for level in dag.folds[fold].loops() {
+            let Level::If { condition, .. } = *level else { continue };
+            if !dag.vars(condition).contains(&var) {
+                continue;
+            }
+            let Node::InRange { value, low, high } = dag.nodes[condition] else { return None };
+            let Node::Affine { terms, base } = &dag.nodes[value] else { return None };
+            let (mut step, mut least, mut most) = (0, *base, *base);
+            for &(term, coefficient) in terms {
+                let (a, b) = dag.range(term);
+                match dag.nodes[term] {
+                    Node::Var(v) if v == var => step = coefficient,
+                    _ if dag.vars(term).contains(&var) => return None,
+                    _ => {
+                        let (a, b) = (a.saturating_mul(coefficient), b.saturating_mul(coefficient));
+                        (least, most) = (least.saturating_add(a.min(b)), most.saturating_add(a.max(b)));
+                    }
+                }
+            }
+            if step <= 0 {
+                return None;
+            }
+            from = from.max((low - least + step - 1).div_euclid(step));
+            to = to.min((high - 1 - most).div_euclid(step) + 1);
+        }
+    }
+    let n = to - from;
+    let has_blocks = (ROWS..=2 * ROWS).any(|rows| n % rows == 0);
+    to -= if has_blocks { 0 } else { n.rem_euclid(ROWS) };
+    ((from, to) != (0, extent) && 2 * (to - from) > extent).then_some((from, to))
+}
+
 impl Nest {
     pub(crate) fn new(levels: Vec<Level>, stores: Vec<Store>) -> Nest {
         Nest { levels, stores, tiling: Tiling::default() }
@@ -370,8 +463,9 @@ impl Kernel {
         let source = lower.array(id, "from".to_string(), from, ArrayPlace::Operand(0))?;
         let target = lower.array(id, "to".to_string(), to, ArrayPlace::Result(0))?;
         let leaves = Leaves { operands: vec![Given::Nothing], results: vec![None] };
-        let mut builder = Builder { lower, leaves: &leaves, id, results: vec![target] };
-        let (levels, rows) = builder.loops_over(&to.dimensions, target);
+        let limits = Limits::none();
+        let mut builder = Builder { lower, leaves: &leaves, id, limits, results: vec![target] };
+        let (levels, rows) = builder.loops_over(&whole(&to.dimensions), target);
         let value = builder.lower.load(source, &rows);
         let offset = builder.lower.offset(target, &rows);
         let nest = Nest::new(levels, vec![Store { array: target, offset, value }]);

@@ -7,6 +7,7 @@
 //!
 //! The file allocates nothing and needs only `memcpy` and `math.h`. What it cannot express is refused by name.
 
+mod blocks;
 mod constants;
 mod dag;
 mod error;

@@ -67,6 +67,8 @@ pub(crate) fn unary(op: UnaryOp, t: ElementType) -> Option<Vec<Function>> {
             Logistic => Form::Helper("logistic", computed(t), None),
             Rsqrt => Form::Helper("rsqrt", computed(t), None),
             Sign => Form::Helper("sign", computed(t), None),
+            Exponential if computed(t) == ElementType::F32 => Form::Helper("exp", ElementType::F32, None),
+            Tanh if computed(t) == ElementType::F32 => Form::Helper("tanh", ElementType::F32, None),
             op => Form::Math(math_name(op)?),
         };
         return Some(rounded(form, t));

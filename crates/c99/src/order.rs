@@ -39,7 +39,7 @@ impl Builder<'_, '_> {
     }
 
     /// Whether one nest writes bytes that another reads: for a nest and itself, elsewhere than at the same element.
-    fn meets(&self, writer: &Nest, reader: &Nest, is_same: bool) -> bool {
+    pub(crate) fn meets(&self, writer: &Nest, reader: &Nest, is_same: bool) -> bool {
         let dag = &self.lower.dag;
         let reads = dag.reachable(reader.inputs());
         reads.iter().any(|&node| {

@@ -29,6 +29,8 @@ pub(crate) struct Parts {
     /// Functions of computations, and the statements of the entry.
     pub(crate) functions: Vec<String>,
     pub(crate) entry: String,
+    /// Bytes of the arrays of the kernel that has most: kernels do not call each other.
+    pub(crate) stack: u64,
 }
 
 impl Parts {
@@ -53,6 +55,7 @@ pub(crate) fn parts(program: &Program<'_>) -> Result<Parts, Refusal> {
         constants: Vec::new(),
         inner_constants: IndexSet::new(),
         kernels: IndexMap::new(),
+        stack: 0,
         identifiers: Identifiers::default(),
         computations: IndexMap::new(),
     };
@@ -71,7 +74,7 @@ pub(crate) fn parts(program: &Program<'_>) -> Result<Parts, Refusal> {
         }
     }
     entry = writer.copies_in()? + &entry + &writer.copies_out()?;
-    let Writer { storage, runtime, constants, kernels, .. } = writer;
+    let Writer { storage, runtime, constants, kernels, stack, .. } = writer;
     Ok(Parts {
         storage,
         runtime,
@@ -79,6 +82,7 @@ pub(crate) fn parts(program: &Program<'_>) -> Result<Parts, Refusal> {
         kernels: kernels.into_values().map(|k| k.text).collect(),
         functions,
         entry,
+        stack,
     })
 }
 
@@ -92,6 +96,7 @@ struct Writer<'p> {
     inner_constants: IndexSet<InstructionId>,
     /// Kernels by what follows their names, so that equal ones are one function.
     kernels: IndexMap<String, Function>,
+    stack: u64,
     identifiers: Identifiers,
     computations: IndexMap<ComputationId, String>,
 }
@@ -333,6 +338,7 @@ impl Writer<'_> {
     ) -> Result<String, Refusal> {
         let module = self.program.module;
         let body = body(kernel, &mut self.runtime);
+        self.stack = self.stack.max(body.stack);
         let written: IndexSet<_> =
             kernel.nests.iter().flat_map(|n| n.stores.iter().map(|s| s.array)).collect();
         let arrays: Vec<Passed> =

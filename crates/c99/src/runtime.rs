@@ -113,7 +113,20 @@ static ROWS: &[Row] = &[
         Unsigned,
         "static inline ptrdiff_t $N($T x, ptrdiff_t high) { return (u64)x > (u64)high ? high : (ptrdiff_t)x; }",
     ),
-    row("logistic", Float, "static inline $T $N($T x) { return 1.0$f / (1.0$f + exp$f(-x)); }"),
+    // Those of C's library call no vector instructions, and compute with `double` on some microcontrollers. The coefficients
+    // are those of Cephes; both are within 2 units in the last place.
+    row(
+        "exp",
+        F32,
+        "/* e^x is 2^n e^r, where r is at most log(2) / 2; adding 1.5 * 2^23 rounds n */\nstatic inline f32 $N(f32 x)\n{\n    const f32 limited = x > 89.0f ? 89.0f : x < -104.0f ? -104.0f : x == x ? x : 0.0f;\n    const f32 n = (limited * 1.44269504f + 12582912.0f) - 12582912.0f;\n    const f32 r = (limited - n * 0.693359375f) + n * 2.12194440e-4f;\n    const f32 p = ((((1.9875691500e-4f * r + 1.3981999507e-3f) * r + 8.3334519073e-3f) * r + 4.1665795894e-2f) * r + 1.6666665459e-1f) * r + 5.0000001201e-1f;\n    /* in two steps, since 2^n may be beyond what a number is */\n    const s32 half = (s32)n / 2;\n    const u32 b = (u32)(half + 127) << 23, rest = (u32)((s32)n - half + 127) << 23;\n    f32 y, z;\n    memcpy(&y, &b, 4);\n    memcpy(&z, &rest, 4);\n    return x == x ? (p * r * r + r + 1.0f) * y * z : x;\n}",
+    ),
+    row(
+        "tanh",
+        F32,
+        "static inline f32 $N(f32 x)\n{\n    const f32 y = x < 0.0f ? -x : x, s = x * x;\n    const f32 p = (((-5.70498872745e-3f * s + 2.06390887954e-2f) * s - 5.37397155531e-2f) * s + 1.33314422036e-1f) * s - 3.33332819422e-1f;\n    const f32 q = 1.0f - 2.0f / (exp_f32(2.0f * y) + 1.0f);\n    return y < 0.625f ? x * (s * p + 1.0f) : x < 0.0f ? -q : q;\n}",
+    ),
+    row("logistic", F32, "static inline f32 $N(f32 x) { return 1.0f / (1.0f + exp_f32(-x)); }"),
+    row("logistic", F64, "static inline f64 $N(f64 x) { return 1.0 / (1.0 + exp(-x)); }"),
     row("rsqrt", Float, "static inline $T $N($T x) { return 1.0$f / sqrt$f(x); }"),
     row("sign", Float, "static inline $T $N($T x) { return x > 0.0$f ? 1.0$f : x < 0.0$f ? -1.0$f : x; }"),
     row("is_finite", Float, "static inline bool $N($T x) { return x - x == 0.0$f; }"),
@@ -145,7 +158,7 @@ static ROWS: &[Row] = &[
     row(
         "store",
         Bf16,
-        "static inline u16 $N(f32 x)\n{\n    u32 b;\n    memcpy(&b, &x, 4);\n    if ((b & 0x7fffffffu) > 0x7f800000u) {\n        return (u16)((b >> 16) | 0x40u);\n    }\n    return (u16)((b + 0x7fffu + ((b >> 16) & 1u)) >> 16);\n}",
+        "static inline u16 $N(f32 x)\n{\n    u32 b, nan;\n    memcpy(&b, &x, 4);\n    nan = (b >> 16) | 0x40u;\n    b = (b + 0x7fffu + ((b >> 16) & 1u)) >> 16;\n    return (u16)(x != x ? nan : b);\n}",
     ),
     row("round", Bf16, "static inline f32 $N(f32 x) { return load_bf16(store_bf16(x)); }"),
     row(
@@ -186,6 +199,15 @@ static ROWS: &[Row] = &[
     ),
 ];
 
+/// Functions that others call.
+const CALLED: [(&str, ElementType); 5] = [
+    ("load", ElementType::Bf16),
+    ("store", ElementType::Bf16),
+    ("load", ElementType::F16),
+    ("store", ElementType::F16),
+    ("exp", ElementType::F32),
+];
+
 /// The functions that a file needs, each after those that it calls.
 #[derive(Default)]
 pub(crate) struct Runtime {
@@ -203,11 +225,9 @@ impl Runtime {
             let row = ROWS.iter().find(|row| row.name == name && applies(row.class, of, to));
             let row = row.expect("every helper of the table of operations has a text for its types");
             let text = instantiate(row.text, &called, of, to);
-            for narrow in [ElementType::Bf16, ElementType::F16] {
-                for needed in ["load", "store"].into_iter().filter(|n| *n != name) {
-                    if text.contains(&format!("{needed}_{narrow}(")) {
-                        self.name(needed, narrow, None);
-                    }
+            for (needed, t) in CALLED.into_iter().filter(|(needed, _)| *needed != name) {
+                if text.contains(&format!("{needed}_{t}(")) {
+                    self.name(needed, t, None);
                 }
             }
             self.texts.insert(called.clone(), text);

@@ -17,7 +17,7 @@ use crate::inline::inline;
 use crate::kernel::{Kernel, Nest, Store};
 use crate::lower::Array;
 use crate::names::Identifiers;
-use crate::operations::{Form, Function};
+use crate::operations::{Form, Function, computed};
 use crate::runtime::{Runtime, memory_type, value_type};
 use crate::tiling::{Buffer, Tiling};
 
@@ -26,6 +26,8 @@ pub(crate) struct Body {
     pub(crate) text: String,
     /// Arrays that it reads or writes, in order, with their names in the text.
     pub(crate) arrays: Vec<(ArrayId, String)>,
+    /// Bytes of its own arrays, which are on the stack.
+    pub(crate) stack: u64,
 }
 
 /// Writes the nests of a kernel.
@@ -42,7 +44,7 @@ pub(crate) fn body(kernel: &Kernel, runtime: &mut Runtime) -> Body {
     let used = kernel.arrays.iter().filter(|(id, _)| used.contains(id));
     let arrays: Vec<(ArrayId, String)> =
         used.map(|(id, array)| (id, identifiers.unique(&array.name))).collect();
-    let mut text = String::new();
+    let (mut text, mut stack) = (String::new(), 0);
     for nest in &kernel.nests {
         let nodes = kernel.dag.reachable(nest.inputs());
         // Names of one nest are in scope in those after it.
@@ -59,13 +61,15 @@ pub(crate) fn body(kernel: &Kernel, runtime: &mut Runtime) -> Body {
             inline: inline(&kernel.dag, &nodes, nest),
             filled: None,
             text: String::new(),
+            stack: 0,
             indent: 1,
         };
         writer.nest(nest, &nodes);
         text.push_str(&writer.text);
+        stack += writer.stack;
         identifiers = writer.identifiers;
     }
-    Body { text, arrays }
+    Body { text, arrays, stack }
 }
 
 /// What C calls an expression that it has computed.
@@ -93,6 +97,8 @@ pub(crate) struct Writer<'k> {
     /// The expression whose buffer is being filled.
     filled: Option<NodeId>,
     text: String,
+    /// Bytes of arrays that it has declared.
+    stack: u64,
     indent: usize,
 }
 
@@ -121,9 +127,11 @@ impl Writer<'_> {
         Scope { identifiers: self.identifiers.clone(), n_defined: self.defined.len() }
     }
 
-    /// Forgets what was named since.
-    pub(crate) fn leave(&mut self, scope: Scope) {
-        self.identifiers = scope.identifiers;
+    /// Forgets what was named since. Names are free again if a block of C has ended.
+    pub(crate) fn leave(&mut self, scope: Scope, is_block: bool) {
+        if is_block {
+            self.identifiers = scope.identifiers;
+        }
         for node in self.defined.split_off(scope.n_defined) {
             self.known.remove(&node);
         }
@@ -142,14 +150,28 @@ impl Writer<'_> {
     }
 
     fn nest(&mut self, nest: &Nest, nodes: &[NodeId]) {
-        match (self.tiling.lanes, nest.levels.split_last()) {
+        let levels = (nest.levels.as_slice(), self.tiling.lanes);
+        self.loops(levels, &[], nodes, &nest.inputs(), true, &mut |writer| writer.stores(&nest.stores));
+    }
+
+    /// Loops, of which the innermost may be in steps of lanes, around what `inside` writes and what it needs of `nodes`.
+    fn loops(
+        &mut self,
+        (levels, lanes): (&[Level], Option<i64>),
+        path: &[VarId],
+        nodes: &[NodeId],
+        needed: &[NodeId],
+        is_nest: bool,
+        inside: &mut dyn FnMut(&mut Self),
+    ) {
+        match (lanes, levels.split_last()) {
             (Some(lanes), Some((&Level::Loop { var, extent }, outer))) => {
-                let path: Vec<VarId> = outer.iter().map(|level| level.var()).collect();
-                self.level(outer, &[], nodes, true, &mut |writer| {
-                    writer.lanes(nest, nodes, &path, (var, extent, lanes));
+                let around: Vec<VarId> = path.iter().copied().chain(outer.iter().map(|l| l.var())).collect();
+                self.level(outer, path, nodes, is_nest, &mut |writer| {
+                    writer.lanes(nodes, needed, &around, (var, extent, lanes), inside);
                 });
             }
-            _ => self.level(&nest.levels, &[], nodes, true, &mut |writer| writer.stores(&nest.stores)),
+            _ => self.level(levels, path, nodes, is_nest, inside),
         }
     }
 
@@ -253,7 +275,7 @@ impl Writer<'_> {
         }
         inside(self);
         (0..opened).for_each(|_| self.close());
-        self.leave(scope.expect("the first level was visited"));
+        self.leave(scope.expect("the first level was visited"), opened > 0);
     }
 
     /// Makes an expression a variable, a buffer or the accumulator of a fold, if it is one.
@@ -276,14 +298,16 @@ impl Writer<'_> {
 
     /// The loops that fill a buffer.
     fn fill(&mut self, node: NodeId, buffer: &Buffer, path: &[VarId]) {
-        let (of, name) = self.named(node);
-        self.line(&format!("{of} {name}[{}];", buffer.size));
+        let (_, name) = self.named(node);
+        self.array(self.dag.of(node), &name, buffer.size);
         let is_fold = matches!(self.dag.nodes[node], Node::Folded(..));
-        let nodes = if is_fold { self.live([node]) } else { self.live(self.dag.inputs(node)) };
+        let mut needed = if is_fold { vec![node] } else { self.dag.inputs(node).to_vec() };
+        let nodes = self.live(needed.iter().copied());
+        needed.push(buffer.offset);
         // A fold is known as the element of the buffer only after it was written.
         let target = name.clone();
         let around = self.filled.replace(node);
-        self.level(&buffer.levels, path, &nodes, false, &mut |writer| {
+        self.loops((&buffer.levels, buffer.lanes), path, &nodes, &needed, false, &mut |writer| {
             let value = writer.expression(node).text;
             let offset = writer.expression(buffer.offset).text;
             writer.line(&format!("{target}[{offset}] = {value};"));
@@ -292,18 +316,29 @@ impl Writer<'_> {
         self.know(node, Known::Element(name, buffer.offset));
     }
 
-    /// Declares the accumulators of a fold, with a suffix of their type, and gives their names.
-    pub(crate) fn accumulators(&mut self, id: FoldId, suffix: &str) -> Vec<String> {
+    /// Declares an array on the stack.
+    pub(crate) fn array(&mut self, of: Type, name: &str, extent: i64) {
+        self.line(&format!("{} {name}[{extent}];", c_type(of)));
+        let width = match of {
+            Type::Index => 8,
+            Type::Element(t) => computed(t).byte_width(),
+        };
+        self.stack += extent as u64 * u64::from(width);
+    }
+
+    /// Declares the accumulators of a fold, or arrays of so many, and gives their names.
+    pub(crate) fn accumulators(&mut self, id: FoldId, lanes: Option<i64>) -> Vec<String> {
         let dag = self.dag;
         let fold = &dag.folds[id];
         let mut names = Vec::new();
         for (&Accumulated(of), &initial) in fold.types.iter().zip(&fold.initial) {
             let name = self.identifiers.unique(&fold.name);
-            if suffix.is_empty() {
-                let initial = self.expression(initial).text;
-                self.line(&format!("{} {name} = {initial};", c_type(of)));
-            } else {
-                self.line(&format!("{} {name}[{suffix}];", c_type(of)));
+            match lanes {
+                Some(lanes) => self.array(of, &name, lanes),
+                None => {
+                    let initial = self.expression(initial).text;
+                    self.line(&format!("{} {name} = {initial};", c_type(of)));
+                }
             }
             names.push(name);
         }
@@ -335,7 +370,10 @@ impl Writer<'_> {
     /// The loops of a fold, around its accumulators.
     fn fold(&mut self, id: FoldId, path: &[VarId]) {
         let dag = self.dag;
-        let names = self.accumulators(id, "");
+        if let Some(&parts) = self.tiling.parts.get(&id) {
+            return self.fold_in_parts(id, path, parts);
+        }
+        let names = self.accumulators(id, None);
         self.know_accumulators(id, &names);
         let nodes = self.of_fold(id);
         let fold = &dag.folds[id];
@@ -368,6 +406,11 @@ impl Writer<'_> {
 
     fn is_known_as(&self, node: NodeId, name: &str) -> bool {
         matches!(self.known.get(&node), Some(Known::Variable(known)) if known.text == name)
+    }
+
+    /// A function of expressions of one type.
+    pub(crate) fn applied(&mut self, function: &Function, inputs: &[Expression], of: Type) -> Expression {
+        Expression::apply(function, inputs, &[of, of], self.runtime)
     }
 
     /// An expression of C.

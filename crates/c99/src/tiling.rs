@@ -3,6 +3,10 @@
 //! *Lanes*: some neighboring results of the innermost loop are computed together, each with an accumulator of its own, so that
 //! what is equal for all is read once, and compilers use vector registers without reordering any sum.
 //!
+//! *Parts* of a sum of floats: where its elements are neighbors in memory, and those of neighboring results are not, each lane
+//! adds up every 16th element. A compiler may not change the order of a sum; this one is as good as another, and nearer to
+//! the exact sum.
+//!
 //! *Buffers*: what is costly and is needed again for other results, or by another fold, is computed once into a small array
 //! on the stack. A row of scores, say:
 //!
@@ -37,10 +41,23 @@ impl Limits {
             _ => Limits { buffer: 128, lanes: 1 },
         }
     }
+
+    /// No use of either.
+    pub(crate) fn none() -> Limits {
+        Limits { buffer: 0, lanes: 1 }
+    }
+
+    /// Whether neighboring results are to be computed together.
+    pub(crate) fn has_vectors(self) -> bool {
+        self.lanes > 1
+    }
 }
 
 /// Operations, counted as simple ones, from which on an expression is kept rather than computed again.
 const COSTLY: u64 = 8;
+
+/// Parts of a sum: two registers of 8 floats, so that one sum need not wait for the other.
+const PARTS: i64 = 16;
 
 /// A buffer that holds an expression for each step of some loops of a fold.
 #[derive(Clone, Debug)]
@@ -50,6 +67,8 @@ pub(crate) struct Buffer {
     pub(crate) levels: Vec<Level>,
     pub(crate) offset: NodeId,
     pub(crate) size: i64,
+    /// Elements of its innermost loop that are computed together.
+    pub(crate) lanes: Option<i64>,
 }
 
 /// The use of registers and stack.
@@ -58,6 +77,8 @@ pub(crate) struct Tiling {
     pub(crate) buffers: FxHashMap<NodeId, Buffer>,
     /// Results of the innermost loop that are computed together.
     pub(crate) lanes: Option<i64>,
+    /// Parts of a sum's innermost loop that are added up together.
+    pub(crate) parts: FxHashMap<FoldId, i64>,
 }
 
 impl Tiling {
@@ -71,8 +92,17 @@ impl Tiling {
         chooser.keep_for_other_folds();
         let chosen = chooser.chosen.clone();
         let lanes = chooser.lanes();
+        let folds = chooser.dag.reachable(nest.inputs()).into_iter().filter_map(|node| {
+            match chooser.dag.nodes[node] {
+                Node::Folded(fold, _) => Some(fold),
+                _ => None,
+            }
+        });
+        let parts = folds.filter_map(|fold| Some((fold, chooser.parts(fold)?))).collect();
+        let lanes_of_buffers: Vec<Option<i64>> =
+            chosen.iter().map(|(node, _, levels)| chooser.lanes_of_buffer(*node, levels)).collect();
         let mut buffers = FxHashMap::default();
-        for (node, depth, levels) in chosen {
+        for ((node, depth, levels), lanes) in chosen.into_iter().zip(lanes_of_buffers) {
             let mut size = 1;
             let mut terms = Vec::new();
             for level in levels.iter().rev() {
@@ -82,10 +112,17 @@ impl Tiling {
                 }
             }
             let offset = dag.affine(&terms, 0);
-            buffers.insert(node, Buffer { depth, levels, offset, size });
+            buffers.insert(node, Buffer { depth, levels, offset, size, lanes });
         }
-        Tiling { buffers, lanes }
+        Tiling { buffers, lanes, parts }
     }
+}
+
+/// The loops around an expression: first some levels of the nest, then those of folds and buffers.
+#[derive(Clone)]
+struct Around {
+    n_nest: usize,
+    loops: Vec<Level>,
 }
 
 struct Chooser<'d> {
@@ -110,7 +147,8 @@ impl<'d> Chooser<'d> {
                 Node::Apply(function, _) => match function.form {
                     Form::Math(_) => 20,
                     Form::Helper(
-                        "rsqrt" | "logistic" | "divide" | "remainder" | "power" | "threefry" | "philox",
+                        "exp" | "tanh" | "rsqrt" | "logistic" | "divide" | "remainder" | "power" | "threefry"
+                        | "philox",
                         ..,
                     ) => 20,
                     Form::Helper(..) => 2,
@@ -149,6 +187,12 @@ impl<'d> Chooser<'d> {
         self.chosen.iter().any(|chosen| chosen.0 == node)
     }
 
+    /// Whether neighboring elements of a kept expression are those of neighboring steps of a loop.
+    fn is_kept_along(&self, node: NodeId, var: VarId) -> bool {
+        let kept = self.chosen.iter().find(|chosen| chosen.0 == node);
+        kept.and_then(|(.., levels)| levels.last()).is_some_and(|level| level.var() == var)
+    }
+
     /// The loops of a buffer for an expression in a fold, if it can have one.
     fn loops(&self, node: NodeId, fold: FoldId) -> Option<Vec<Level>> {
         let vars = self.dag.vars(node);
@@ -173,23 +217,26 @@ impl<'d> Chooser<'d> {
         is_fine.then_some(levels)
     }
 
-    /// What folds compute again for each step of loops on which it does not depend.
+    /// What folds, and the loops that fill buffers, compute again for each step of loops on which it does not depend.
     fn keep_for_other_results(&mut self) {
         for (fold, _) in self.folds.clone() {
-            let mut open: Vec<(NodeId, Vec<FoldId>)> =
-                self.dag.folds[fold].next.iter().map(|&node| (node, vec![fold])).collect();
+            let around = Around { n_nest: self.nest.levels.len(), loops: self.nest.levels.clone() };
+            let mut open: Vec<(NodeId, Around)> = Vec::new();
+            self.open_fold(fold, &around, &mut open);
             let mut seen = FxHashSet::default();
             while let Some((node, around)) = open.pop() {
                 if !seen.insert(node) || self.is_chosen(node) {
                     continue;
                 }
+                let mut around = around;
                 if let Some((depth, levels)) = self.place(node, &around) {
+                    around.n_nest = depth;
+                    around.loops.truncate(depth);
+                    around.loops.extend_from_slice(&levels);
                     self.chosen.push((node, depth, levels));
-                    continue;
                 }
                 if let Node::Folded(inner, _) = self.dag.nodes[node] {
-                    let within: Vec<FoldId> = around.iter().copied().chain([inner]).collect();
-                    open.extend(self.dag.folds[inner].next.iter().map(|&node| (node, within.clone())));
+                    self.open_fold(inner, &around, &mut open);
                 } else {
                     open.extend(self.dag.inputs(node).into_iter().map(|node| (node, around.clone())));
                 }
@@ -197,12 +244,17 @@ impl<'d> Chooser<'d> {
         }
     }
 
-    /// Where to keep what folds compute, one within the other: outside of the loops on which it does not depend, as far as
-    /// there is room.
-    fn place(&self, node: NodeId, folds: &[FoldId]) -> Option<(usize, Vec<Level>)> {
+    fn open_fold(&self, fold: FoldId, around: &Around, open: &mut Vec<(NodeId, Around)>) {
+        let fold = &self.dag.folds[fold];
+        let loops = around.loops.iter().chain(&fold.levels).copied().collect();
+        let within = Around { loops, ..*around };
+        open.extend(fold.next.iter().map(|&node| (node, within.clone())));
+    }
+
+    /// Where to keep what is computed in some loops: outside of those on which it does not depend, as far as there is room.
+    fn place(&self, node: NodeId, around: &Around) -> Option<(usize, Vec<Level>)> {
         let vars = self.dag.vars(node);
-        let of_folds = folds.iter().flat_map(|&fold| self.dag.folds[fold].levels.iter().copied());
-        let loops: Vec<Level> = self.nest.levels.iter().copied().chain(of_folds).collect();
+        let loops = &around.loops;
         let extent = |level: &Level| match *level {
             Level::Loop { extent, .. } => Some(extent),
             _ => None,
@@ -215,10 +267,13 @@ impl<'d> Chooser<'d> {
             let own = loops[from..].iter().filter(|l| vars.contains(&l.var()) == depends);
             own.filter_map(extent).fold(1i64, i64::saturating_mul)
         };
-        let places =
-            (0..=self.nest.levels.len()).rev().filter(|&depth| product(depth, true) <= self.limits.buffer);
+        let places = (0..=around.n_nest).rev().filter(|&depth| product(depth, true) <= self.limits.buffer);
         let depth = places.max_by_key(|&depth| (product(depth, false), depth))?;
-        let levels: Vec<Level> = loops[depth..].iter().copied().filter(|l| vars.contains(&l.var())).collect();
+        let mut levels: Vec<Level> =
+            loops[depth..].iter().copied().filter(|l| vars.contains(&l.var())).collect();
+        // Neighboring results read neighbors.
+        let lane = self.nest.levels.last().map(|level| level.var());
+        levels.sort_by_key(|level| self.limits.has_vectors() && Some(level.var()) == lane);
         (product(depth, false) > 1 && !levels.is_empty()).then_some((depth, levels))
     }
 
@@ -266,15 +321,38 @@ impl<'d> Chooser<'d> {
     /// How many results of the innermost loop to compute together.
     fn lanes(&self) -> Option<i64> {
         let &Level::Loop { var, extent } = self.nest.levels.last()? else { return None };
-        if extent < 4 || self.limits.lanes < 2 {
-            return None;
-        }
         let all = self.nest.levels.len();
         if self.chosen.iter().any(|&(_, depth, _)| depth == all) {
             return None;
         }
+        let folds = self.folds.iter().filter(|&&(_, around)| around == all).map(|&(fold, _)| fold);
+        self.lanes_of(var, extent, folds)
+    }
+
+    /// How many elements of a buffer to compute together.
+    fn lanes_of_buffer(&self, node: NodeId, levels: &[Level]) -> Option<i64> {
+        let &Level::Loop { var, extent } = levels.last()? else { return None };
+        let live = match self.dag.nodes[node] {
+            Node::Folded(..) => BTreeSet::from([node]),
+            _ => self.live(self.dag.inputs(node).to_vec()),
+        };
+        let folds = live.into_iter().filter(|n| *n == node || !self.is_chosen(*n)).filter_map(|n| match self
+            .dag
+            .nodes[n]
+        {
+            Node::Folded(fold, _) if self.dag.vars(n).contains(&var) => Some(fold),
+            _ => None,
+        });
+        self.lanes_of(var, extent, folds)
+    }
+
+    /// How many steps of a loop to run together, of all folds that depend on its variable.
+    fn lanes_of(&self, var: VarId, extent: i64, folds: impl Iterator<Item = FoldId>) -> Option<i64> {
+        if extent < 4 || self.limits.lanes < 2 {
+            return None;
+        }
         let mut is_useful = false;
-        for &(fold, _) in self.folds.iter().filter(|&&(_, around)| around == all) {
+        for fold in folds {
             let it = &self.dag.folds[fold];
             let depends = |node: NodeId| self.dag.vars(node).contains(&var);
             let is_fixed = it.levels.iter().all(|level| match level {
@@ -290,15 +368,46 @@ impl<'d> Chooser<'d> {
                 return None;
             }
             let is_neighbor = |node: &NodeId| match &self.dag.nodes[*node] {
+                _ if self.is_chosen(*node) => self.is_kept_along(*node, var),
                 Node::Load { offset, .. } => self.step(*offset, var) == Some(1),
                 _ => false,
             };
             let is_float = matches!(self.dag.of(it.next[0]), Type::Element(t) if t.is_floating());
-            is_useful |= is_float || live.iter().any(is_neighbor);
+            is_useful |= is_float && !self.is_contiguous(fold) || live.iter().any(is_neighbor);
         }
         let most = self.limits.lanes;
         let divisor = (4..=most).rev().find(|lanes| extent % lanes == 0 && (*lanes >= 8 || extent < 8));
         is_useful.then(|| if extent <= most { extent } else { divisor.unwrap_or(most / 2) })
+    }
+
+    /// How many parts of a fold to add up together: if there are enough elements for the parts to be worth adding up at the
+    /// end.
+    fn parts(&self, fold: FoldId) -> Option<i64> {
+        let enough = |level: &Level| matches!(level, Level::Loop { extent, .. } if *extent >= 4 * PARTS);
+        let is_long = self.dag.folds[fold].loops().last().is_some_and(enough);
+        (self.limits.lanes > 1 && is_long && self.is_contiguous(fold)).then_some(PARTS)
+    }
+
+    /// Whether a fold is a sum of floats, or their extreme, of elements that are neighbors in memory.
+    fn is_contiguous(&self, fold: FoldId) -> bool {
+        let it = &self.dag.folds[fold];
+        let Some(&Level::Loop { var, .. }) = it.loops().last() else { return false };
+        let Some((function, element)) = self.dag.sum_of(fold) else { return false };
+        let depends = |node: NodeId| self.dag.vars(node).contains(&var);
+        let live = self.live(vec![element]);
+        let is_apart = |node: &NodeId| match &self.dag.nodes[*node] {
+            _ if self.is_chosen(*node) => depends(*node) && !self.is_kept_along(*node, var),
+            Node::Load { offset, .. } => depends(*offset) && self.step(*offset, var) != Some(1),
+            Node::Folded(..) => depends(*node),
+            Node::Accumulator(..) => true,
+            _ => false,
+        };
+        let is_read = |node: &NodeId| {
+            depends(*node) && (matches!(self.dag.nodes[*node], Node::Load { .. }) || self.is_chosen(*node))
+        };
+        matches!(function.result, Type::Element(t) if t.is_floating())
+            && live.iter().any(is_read)
+            && !live.iter().any(is_apart)
     }
 
     /// How far apart the places of neighboring results are in an index.

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use crate::dag::{ArrayId, Level, NodeId};
 use crate::error::{Refusal, refusal};
-use crate::kernel::{Builder, Group, Nest, Store};
+use crate::kernel::{Builder, Group, Nest, Store, whole};
 use crate::lower::{Name, Rows};
 
 impl Builder<'_, '_> {
@@ -23,7 +23,7 @@ impl Builder<'_, '_> {
             return Ok(group);
         }
         let starts = self.lower.starts(name, 2, extents, &update.dimensions)?;
-        let (levels, rows) = self.loops_over(&update.dimensions, array);
+        let (levels, rows) = self.loops_over(&whole(&update.dimensions), array);
         let value = self.lower.value(operand(1), &rows)?;
         let dag = &mut self.lower.dag;
         let at: Rows =
@@ -137,13 +137,13 @@ impl Builder<'_, '_> {
         let shape = self.lower.shape(name.instruction)?;
         let source = self.lower.shape(instruction.operands[1])?;
         let initial = self.lower.value(operand(2), &[])?;
-        let (levels, rows) = self.loops_over(&shape.dimensions, array);
+        let (levels, rows) = self.loops_over(&whole(&shape.dimensions), array);
         let offset = self.lower.offset(array, &rows);
         let mut group = vec![Nest::new(levels, vec![Store { array, offset, value: initial }])];
         if source.element_count() == Some(0) {
             return Ok(group);
         }
-        let (mut levels, at) = self.loops_over(&source.dimensions, array);
+        let (mut levels, at) = self.loops_over(&whole(&source.dimensions), array);
         let given = self.lower.value(operand(1), &at)?;
         let (chosen, offset) = self.lower.selected(name, window, shape, array, &at)?;
         let mark = self.lower.dag.mark();

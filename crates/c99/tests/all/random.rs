@@ -59,7 +59,8 @@ fn random_modules_compute_the_same() {
     }
 }
 
-/// As many modules as `MEMPLAN_C99_MODULES` says, from `MEMPLAN_C99_FROM` on.
+/// As many modules as `MEMPLAN_C99_MODULES` says, from `MEMPLAN_C99_FROM` on. `MEMPLAN_C99_FLAGS=-O0` compiles C several
+/// times as fast, without sanitizers.
 #[test]
 #[ignore = "takes about a tenth of a second a module"]
 fn many_random_modules_compute_the_same() {
