@@ -24,7 +24,7 @@ fn compiled(module: &Module, target: &Target, options: &CompileOptions) -> (u64,
         .unwrap_or_else(|error| panic!("{} for {}: {}", module.name, target.name, explain(&error)));
     prove(&module, &compiled.planned, target)
         .unwrap_or_else(|error| panic!("{} for {}: {error}", module.name, target.name));
-    let cost = ProgramCost::new(&module, &compiled.planned.facts, target);
+    let cost = ProgramCost::new(&module, &compiled.planned.facts, &compiled.planned.plan, target);
     (compiled.planned.plan.totals.total.0, cost.run.seconds)
 }
 

@@ -71,7 +71,7 @@ fn plan_files_agree_with_the_schema() {
         let mut module = hlo::parse(&std::fs::read_to_string(path).unwrap()).unwrap();
         let planned = plan_and_prove(&mut module, &Target::find("toy").unwrap()).unwrap();
         let mut file = PlanFile::new(&module, &planned.schedule, &planned.plan);
-        let cost = ProgramCost::new(&module, &planned.facts, &Target::find("toy").unwrap());
+        let cost = ProgramCost::new(&module, &planned.facts, &planned.plan, &Target::find("toy").unwrap());
         cost.note(&module, &planned.facts, &mut file);
         assert!(file.schedule.iter().any(|entry| entry.runs == Some(1.0)), "{case}: the entry runs once");
         let value = serde_json::to_value(&file).unwrap();

@@ -5,13 +5,38 @@ use memplan::codegen::{c_header, executorch, offline_memory_allocation};
 use memplan::driver::Excess;
 use memplan::hlo;
 use memplan::memory::{AllocationKind, Bytes, MemorySpaceId, Target};
-use memplan::plan::{AssignOptions, Pin, PinError, Pinned, PlanError, PlanOptions, plan};
+use memplan::plan::{AssignOptions, Pin, PinError, Pinned, PlanError, PlanOptions, ProgramCost, plan};
 use memplan::{CompileOptions, Effort, compile};
 use memplan_testkit::{first_difference, random_inputs};
 
 use crate::support::{evaluate, explain, plan_to_run, run_in_arena};
 
 const FLASH: MemorySpaceId = MemorySpaceId(1);
+
+/// What a plan has in flash is read at the flash's rate, and in RAM at that of RAM: four bytes a cycle instead of four
+/// bytes in three.
+#[test]
+fn reads_of_flash_take_the_time_of_flash() {
+    let source = "HloModule m\nENTRY e {\n  p = f32[64,64] parameter(0)\n  ROOT r = f32[64,64] copy(p)\n}";
+    let target = Target::find("mcu-nrf52840").unwrap();
+    let run = |space| {
+        let mut module = hlo::parse(source).unwrap();
+        let pins = vec![Pin { value: Pinned::Argument(0), space }];
+        let assign = AssignOptions { pins, ..AssignOptions::default() };
+        let options = PlanOptions { assign, ..PlanOptions::default() };
+        let mut planned = plan(&module, &target, &options).unwrap();
+        planned.apply(&mut module);
+        ProgramCost::new(&module, &planned.facts, &planned.plan, &target).run
+    };
+    let (bytes, ram, flash) = (16384.0, 2.56e8, 8.5e7);
+    for (space, seconds, moved) in
+        [(MemorySpaceId::MAIN, 2.0 * bytes / ram, 2.0 * bytes), (FLASH, bytes / ram + bytes / flash, bytes)]
+    {
+        let found = run(space);
+        assert!((found.memory_seconds / seconds - 1.0).abs() < 1e-9, "{found:?}, not {seconds}");
+        assert_eq!(found.main_memory_bytes, moved);
+    }
+}
 
 /// Both networks fit, with weights in flash, and compute the same numbers; runtimes read the plan's offsets.
 #[test]

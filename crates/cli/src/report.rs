@@ -34,7 +34,7 @@ pub fn render(
     text.push_str(&totals(plan));
     text.push_str(&bound(plan));
     text.push_str(&fits(target, plan, screen));
-    text.push_str(&time::line(module, facts, target));
+    text.push_str(&time::line(module, planned, target));
     text.push_str(&worst_padding(module, target, facts, plan));
     let words = Words::new(module, facts);
     for peak in peaks(&words, planned) {

@@ -1,13 +1,13 @@
 //! The time of a program by the cost model, and its parts.
 
-use memplan::analysis::{Facts, RunEstimate};
+use memplan::analysis::RunEstimate;
 use memplan::ir::Module;
 use memplan::memory::{Bytes, Target};
-use memplan::plan::ProgramCost;
+use memplan::plan::{Planned, ProgramCost};
 
 /// States how long one run takes and its largest parts; empty for targets without speeds.
-pub(crate) fn line(module: &Module, facts: &Facts, target: &Target) -> String {
-    let run = ProgramCost::new(module, facts, target).run;
+pub(crate) fn line(module: &Module, planned: &Planned, target: &Target) -> String {
+    let run = ProgramCost::new(module, &planned.facts, &planned.plan, target).run;
     if run.seconds <= 0.0 {
         return String::new();
     }

@@ -187,7 +187,7 @@ impl Expected {
         code: Bytes,
     ) -> Expected {
         let totals = with_code(planned.plan.totals, code);
-        let run = ProgramCost::new(&module, &planned.facts, machine).run;
+        let run = ProgramCost::new(&module, &planned.facts, &planned.plan, machine).run;
         Expected { module, planned, totals, run, copies }
     }
 
@@ -248,7 +248,11 @@ fn hidden(
     machine: &Target,
     options: &PlanOptions,
 ) -> Option<(Module, Planned)> {
-    let costs = ProgramCost::new(module, &planned.facts, machine).kernels(module, &planned.facts, machine);
+    let costs = ProgramCost::new(module, &planned.facts, &planned.plan, machine).kernels(
+        module,
+        &planned.facts,
+        machine,
+    );
     let mut ordered = module.clone();
     if !hide_latency(&mut ordered, rules, &|id| costs.of(id).seconds) {
         return None;

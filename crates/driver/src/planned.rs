@@ -75,7 +75,7 @@ impl Request<'_> {
 
     /// The planned program; if stages are measured, its last stage has the price of the whole.
     fn found(&self, module: Module, planned: Planned, mut stages: Vec<Stage>) -> Solution {
-        let run = ProgramCost::new(&module, &planned.facts, self.target).run;
+        let run = ProgramCost::new(&module, &planned.facts, &planned.plan, self.target).run;
         let operations = run.matrix_operations + run.vector_operations;
         let price = Price { total: planned.plan.totals.total, seconds: run.seconds, operations };
         if self.options.measure_stages {

@@ -166,7 +166,7 @@ impl Request<'_> {
         module.is_scheduled = true;
         let options = PlanOptions { assign: self.quick_assign(), ..PlanOptions::default() };
         let planned = plan::plan(&module, self.target, &options)?;
-        let run = ProgramCost::new(&module, &planned.facts, self.target).run;
+        let run = ProgramCost::new(&module, &planned.facts, &planned.plan, self.target).run;
         Ok((planned.plan.totals.total, run.seconds))
     }
 
@@ -180,6 +180,10 @@ impl Request<'_> {
     /// Seconds of one run of a legal program, without the savings of fast memory.
     pub(crate) fn seconds(&self, program: &PricedModule) -> Result<f64, CompileError> {
         known_or(&program.seconds, || {
+            // What is read where it is, in flash or elsewhere, is known from a plan only.
+            if self.target.spaces.iter().filter(|space| self.target.reaches_directly(space.id)).count() > 1 {
+                return Ok(self.glance(program)?.seconds);
+            }
             let module = &program.module;
             let graph = CallGraph::new(module).map_err(PlanError::from)?;
             let costs = Costs::new(module, &graph, &InPlace::new(module), self.target);

@@ -81,6 +81,8 @@ const BUILT_IN: &[&str] = &[
     include_str!("../targets/ipu-bow.toml"),
     include_str!("../targets/mcu-cortex-m7.toml"),
     include_str!("../targets/mcu-nrf52840.toml"),
+    include_str!("../targets/mcu-rp2040.toml"),
+    include_str!("../targets/mcu-stm32f746.toml"),
     include_str!("../targets/toy.toml"),
 ];
 

@@ -3,7 +3,7 @@
 use memplan_ir::{ElementType, Shape};
 use memplan_memory::{Alignment, Bytes, Family, MemorySpaceId, Target, TargetError};
 
-const NAMES: [&str; 23] = [
+const NAMES: [&str; 25] = [
     "cpu",
     "gpu-a100",
     "gpu-a100-40gb",
@@ -26,6 +26,8 @@ const NAMES: [&str; 23] = [
     "ipu-bow",
     "mcu-cortex-m7",
     "mcu-nrf52840",
+    "mcu-rp2040",
+    "mcu-stm32f746",
     "toy",
 ];
 

@@ -51,7 +51,7 @@ impl Expected {
     pub(super) fn copies(&self, target: &Target) -> Vec<CopyNote> {
         let Estimate { module, planned, copies: inserted, .. } = &self.estimate;
         let machine = self.compiler.on(target);
-        let cost = ProgramCost::new(module, &planned.facts, &machine);
+        let cost = ProgramCost::new(module, &planned.facts, &planned.plan, &machine);
         copies(&Subject::new(module, &machine, planned, inserted), &cost)
     }
 }

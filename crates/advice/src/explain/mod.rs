@@ -93,7 +93,10 @@ impl<'a> Subject<'a> {
             expected: expected.map(Expected::total),
             copies: match expected {
                 Some(expected) => expected.copies(self.target),
-                None => copies::copies(self, &ProgramCost::new(self.module, self.facts(), self.target)),
+                None => copies::copies(
+                    self,
+                    &ProgramCost::new(self.module, self.facts(), self.plan(), self.target),
+                ),
             },
             donation: DonationTotals::of(&arguments),
             arguments,

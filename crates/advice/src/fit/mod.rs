@@ -376,7 +376,7 @@ fn own_kernels(module: &Module, setting: &Setting<'_>) -> Result<Suggestion, Com
         lever: Lever::Order,
         what: format!("compiled by memplan instead, with the kernels in {}'s file", target.name),
         total,
-        seconds: ProgramCost::new(&compiled, &found.planned.facts, target).run.seconds,
+        seconds: ProgramCost::new(&compiled, &found.planned.facts, &found.planned.plan, target).run.seconds,
         fits: total <= limit,
         apply: format!("memplan compile MODULE --target {} --memory-limit {}B", target.name, limit.0),
         code: None,

@@ -25,8 +25,8 @@ mod registers;
 mod run;
 
 use cranelift_entity::SecondaryMap;
-use memplan_ir::{ComputationId, ElementType, InstructionId, Module, Op, Role, Shape, ShapeIndex};
-use memplan_memory::{Bytes, Target};
+use memplan_ir::{ComputationId, ElementType, InstructionId, Module, Op, Position, Role, Shape, ShapeIndex};
+use memplan_memory::{Bytes, MemorySpaceId, Target, memory_space_of};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
@@ -130,6 +130,8 @@ impl Work {
 pub struct Costs {
     works: SecondaryMap<InstructionId, Work>,
     frequencies: SecondaryMap<ComputationId, f64>,
+    /// Where a plan has values whose layouts leave their memory to it.
+    places: FxHashMap<Position, MemorySpaceId>,
 }
 
 impl Costs {
@@ -143,7 +145,23 @@ impl Costs {
                 costing.works[id] = work;
             }
         }
-        Costs { works: costing.works, frequencies: frequencies(module, graph) }
+        Costs { works: costing.works, frequencies: frequencies(module, graph), places: FxHashMap::default() }
+    }
+
+    /// The costs where a plan has values in memories that their layouts do not name: constants in flash, say.
+    pub fn placed(mut self, places: impl Iterator<Item = (Position, MemorySpaceId)>) -> Costs {
+        self.places = places.filter(|&(_, space)| space != MemorySpaceId::MAIN).collect();
+        self
+    }
+
+    /// The memory of a part of an instruction's result.
+    pub fn space(&self, module: &Module, id: InstructionId, index: &ShapeIndex) -> MemorySpaceId {
+        let of_layout = module.shape(id).subshape(index).map_or(MemorySpaceId::MAIN, memory_space_of);
+        if of_layout != MemorySpaceId::MAIN || self.places.is_empty() {
+            return of_layout;
+        }
+        let position = Position { instruction: id, index: index.clone() };
+        self.places.get(&position).copied().unwrap_or(of_layout)
     }
 
     /// The work of one run of an instruction; empty unless it is in a sequential computation.

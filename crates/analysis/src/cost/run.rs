@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{ComputationId, InstructionId, Module, Op, ShapeIndex};
-use memplan_memory::{MemorySpaceId, Target, memory_space_of};
+use memplan_memory::{MemorySpaceId, Target};
 
 use super::{Costs, Machine};
 use crate::CallGraph;
@@ -361,6 +361,6 @@ impl Follow<'_> {
     }
 
     fn space(&self, id: InstructionId, index: &ShapeIndex) -> MemorySpaceId {
-        self.module.shape(id).subshape(index).map_or(MemorySpaceId::MAIN, memory_space_of)
+        self.costs.space(self.module, id, index)
     }
 }

@@ -156,7 +156,8 @@ fn runs_c(target: &Target) -> Result<(), &'static str> {
     match target.family {
         Family::Cpu | Family::Mcu => Ok(()),
         _ => Err(
-            "C is for processors and microcontrollers: cpu, mcu-cortex-m7, mcu-nrf52840, or yours of such a family",
+            "C is for processors and microcontrollers: cpu, mcu-cortex-m7, mcu-nrf52840, mcu-rp2040, mcu-stm32f746, or yours of \
+             such a family",
         ),
     }
 }

@@ -73,7 +73,9 @@ impl<'a> PlannedModule<'a> {
     }
 
     pub(super) fn cost(&self) -> &ProgramCost {
-        self.cost.get_or_init(|| ProgramCost::new(self.module, &self.planned.facts, self.target))
+        self.cost.get_or_init(|| {
+            ProgramCost::new(self.module, &self.planned.facts, &self.planned.plan, self.target)
+        })
     }
 }
 

@@ -120,7 +120,7 @@ impl View {
     ) -> View {
         let program = NumberedProgram::new(module, &planned.facts, target, &planned.plan);
         let layout = document(&program);
-        let cost = ProgramCost::new(module, &planned.facts, target);
+        let cost = ProgramCost::new(module, &planned.facts, &planned.plan, target);
         let launches = launch_notes(&program, &cost);
         let report = peak_report(module, &planned.facts, &planned.plan);
         let flow = &planned.facts.flow;
