@@ -1,5 +1,7 @@
 //! `--emit KIND=FILE`: every kind from both verbs, files whole or not there.
 
+use memplan::memory::{Family, Target};
+
 use crate::{failure, memplan, repository};
 
 const MODULE: &str = "examples/attention.hlo.txt";
@@ -199,13 +201,66 @@ fn c_with_its_header() {
 #[test]
 fn c_is_refused_before_anything_is_written() {
     let folder = tempfile::tempdir().unwrap();
-    let source = "HloModule m\nENTRY e {\n  p = c64[8] parameter(0)\n  ROOT r = c64[8] negate(p)\n}";
-    std::fs::write(folder.path().join("m.hlo"), source).unwrap();
-    let args =
-        ["compile", "m.hlo", "--target", "cpu", "--emit", "hlo=a.hlo", "--emit", "c=net.c", "-o", "r.txt"];
-    let (text, status) = failure(folder.path(), &args);
-    assert!(text.contains("instruction `p` (parameter) cannot be written as C: numbers of c64"), "{text}");
-    assert_eq!((status, std::fs::read_dir(folder.path()).unwrap().count()), (1, 1));
+    let line = |n: u32| format!(r#"metadata={{op_name="f" source_file="/home/me/net.py" source_line={n}}}"#);
+    for (body, said) in [
+        (
+            format!("p = c64[8] parameter(0), {}\n  ROOT r = c64[8] negate(p)", line(3)),
+            "instruction `p` (parameter, net.py:3) cannot be written as C: numbers of c64 are not supported",
+        ),
+        (
+            format!(
+                "p = f32[8] parameter(0)\n  n = s32[] parameter(1)\n  \
+                 ROOT cut = f32[<=8] set-dimension-size(p, n), dimensions={{0}}, {}",
+                line(5)
+            ),
+            "instruction `cut` (set-dimension-size, net.py:5) cannot be written as C: its extents are dynamic",
+        ),
+        (
+            format!(
+                "p = f32[8] parameter(0)\n  \
+                 ROOT call = f32[8] custom-call(p), custom_call_target=\"vendor_filter\", {}",
+                line(7)
+            ),
+            "instruction `call` (custom-call, net.py:7) cannot be written as C: there is no C for it",
+        ),
+    ] {
+        let source = format!("HloModule m\nENTRY e {{\n  {body}\n}}");
+        std::fs::write(folder.path().join("m.hlo"), source).unwrap();
+        let args = [
+            "compile",
+            "m.hlo",
+            "--target",
+            "cpu",
+            "--emit",
+            "hlo=a.hlo",
+            "--emit",
+            "c=net.c",
+            "-o",
+            "r.txt",
+        ];
+        let (text, status) = failure(folder.path(), &args);
+        assert!(text.contains(said), "{text}");
+        assert_eq!((status, std::fs::read_dir(folder.path()).unwrap().count()), (1, 1));
+    }
+}
+
+/// A machine without C is told of all that have it.
+#[test]
+fn targets_with_c_are_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let module = repository(MODULE).display().to_string();
+    for target in Target::built_in() {
+        let args = ["plan", &module, "--target", &target.name, "--emit", "c=net.c", "-o", "r.txt"];
+        if matches!(target.family, Family::Cpu | Family::Mcu) {
+            continue;
+        }
+        let (text, status) = failure(folder.path(), &args);
+        let with_c =
+            Target::built_in().into_iter().filter(|it| matches!(it.family, Family::Cpu | Family::Mcu));
+        let unsaid: Vec<String> = with_c.map(|it| it.name).filter(|name| !text.contains(name)).collect();
+        assert!(unsaid.is_empty() && text.contains(&target.name), "{unsaid:?}: {text}");
+        assert_eq!((status, std::fs::read_dir(folder.path()).unwrap().count()), (2, 0));
+    }
 }
 
 /// Where one of the two files does not fit, there is neither, and what was there before is.
