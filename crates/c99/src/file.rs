@@ -13,8 +13,11 @@ use crate::{Program, Sources};
 /// The version of what the header declares.
 const INTERFACE: u32 = 1;
 
-/// Bytes of the stack for what is no array: twice what the networks of docs/small_devices.md need on a Cortex-M7.
-const VARIABLES: u64 = 1024;
+/// Bytes of the stack for what is no array: about twice what the networks of docs/small_devices.md need on a Cortex-M7, and
+/// a page on a host, where compilers spill vector registers.
+fn variables(program: &Program<'_>) -> u64 {
+    if program.target.family == Family::Cpu { 4096 } else { 1024 }
+}
 
 /// The alignment of results that the caller does not want.
 const ALIGNMENT: u64 = 64;
@@ -83,9 +86,10 @@ fn header(program: &Program<'_>, parts: &Parts) -> String {
     }
     let _ = writeln!(
         text,
-        "\n/* Bytes of the stack: arrays of kernels, and {VARIABLES} for variables, saved registers and calls. */"
+        "\n/* Bytes of the stack: arrays of kernels, and {} for variables, saved registers and calls. */",
+        variables(program)
     );
-    let _ = writeln!(text, "#define {name}_STACK_BYTES {}", parts.stack + VARIABLES);
+    let _ = writeln!(text, "#define {name}_STACK_BYTES {}", parts.stack + variables(program));
     let _ = writeln!(
         text,
         "#define {name}_ARGUMENTS {}\n#define {name}_RESULTS {}\n",

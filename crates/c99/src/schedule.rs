@@ -64,12 +64,39 @@ pub(crate) fn body(kernel: &Kernel, runtime: &mut Runtime) -> Body {
             stack: 0,
             indent: 1,
         };
-        writer.nest(nest, &nodes);
+        writer.nest(nest, &needed(&kernel.dag, nest));
         text.push_str(&writer.text);
         stack += writer.stack;
         identifiers = writer.identifiers;
     }
     Body { text, arrays, stack }
+}
+
+/// The expressions that a nest computes outside of the loops that fill its buffers, operands first.
+fn needed(dag: &Dag, nest: &Nest) -> Vec<NodeId> {
+    // The variables of the loops around: what depends on them is computed in there.
+    let mut around: Vec<Vec<VarId>> = vec![Vec::new()];
+    let mut seen: FxHashSet<(NodeId, usize)> = FxHashSet::default();
+    let mut needed: FxHashSet<NodeId> = FxHashSet::default();
+    let mut open: Vec<(NodeId, usize)> = nest.inputs().into_iter().map(|node| (node, 0)).collect();
+    while let Some((node, mut place)) = open.pop() {
+        if !seen.insert((node, place)) {
+            continue;
+        }
+        if !dag.vars(node).iter().any(|var| around[place].contains(var)) {
+            needed.insert(node);
+        }
+        if let Some(buffer) = nest.tiling.buffers.get(&node) {
+            needed.insert(node);
+            let vars = buffer.levels.iter().map(|level| level.var());
+            around.push(around[place].iter().copied().chain(vars).collect());
+            place = around.len() - 1;
+        }
+        open.extend(dag.inputs(node).into_iter().map(|input| (input, place)));
+    }
+    let mut needed: Vec<NodeId> = needed.into_iter().collect();
+    needed.sort_unstable();
+    needed
 }
 
 /// What C calls an expression that it has computed.

@@ -90,6 +90,7 @@ impl Tiling {
         let mut chooser = Chooser::new(dag, nest, limits);
         chooser.keep_for_other_results();
         chooser.keep_for_other_folds();
+        chooser.leave_out_late();
         let chosen = chooser.chosen.clone();
         let lanes = chooser.lanes();
         let folds = chooser.dag.reachable(nest.inputs()).into_iter().filter_map(|node| {
@@ -303,6 +304,18 @@ impl<'d> Chooser<'d> {
             let levels = self.loops(node, fold).expect("it was found to have some");
             self.chosen.push((node, depth(self.dag, self.nest, node), levels));
         }
+    }
+
+    /// Leaves out what would be kept only after something else needs it: within loops of the nest in which that is not.
+    fn leave_out_late(&mut self) {
+        let needs: Vec<(usize, Vec<NodeId>)> = self
+            .chosen
+            .iter()
+            .map(|&(node, depth, _)| (depth, self.dag.reachable(self.dag.inputs(node))))
+            .collect();
+        self.chosen.retain(|&(node, depth, _)| {
+            !needs.iter().any(|(before, needed)| *before < depth && needed.binary_search(&node).is_ok())
+        });
     }
 
     /// What is computed for some expressions, up to what is kept or is another fold's.
