@@ -2,7 +2,7 @@
 beside TFLite Micro's planner; each network as C, compiled, run and compared.
 
     cargo build --release
-    pip install "jax[cpu]" tflite tflite-micro flatbuffers
+    pip install "jax[cpu]" tflite tflite-micro flatbuffers onnx emx-onnx-cgen
     apt-get install gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm clang
     python scripts/small_models.py [--only NAME] [target/release/memplan]     writes the table, or prints a row of it
 
@@ -23,6 +23,7 @@ import tempfile
 
 import make_small_models
 import numpy as np
+import small_models_onnx
 import small_models_tflite
 from small_devices import greedy_by_size, most_at_once
 
@@ -32,8 +33,6 @@ BOARD = os.path.join(HERE, "..", "examples", "microcontroller")
 WARNINGS = ["-std=c99", "-Wall", "-Wextra", "-Wconversion", "-Werror"]
 CPU = ["-mcpu=cortex-m7", "-mthumb", "-mfloat-abi=hard", "-mfpu=fpv5-sp-d16"]
 TYPES = {"s8": np.int8, "s32": np.int32, "f32": np.float32}
-# Made of layers that TFLite has; the others would need TensorFlow.
-WITHOUT_TFLITE = {"transformer", "gru"}
 FLOATING = {"transformer", "gru"}
 HEAD = [
     "network",
@@ -45,6 +44,7 @@ HEAD = [
     "no less than",
     "greedy by size",
     "TFLite Micro",
+    "emx-onnx-cgen",
     "flash: weights",
     "code",
     "code in bands",
@@ -75,8 +75,9 @@ def row_of(memplan, name, folder):
         bands = whole
     tensors = whole["tensors"]
     micro = "-"
-    if name not in WITHOUT_TFLITE:
+    if name not in small_models_tflite.WITHOUT:
         micro = small_models_tflite.arena_of(small_models_tflite.model_of(name))[0]
+    emx = sum(small_models_onnx.bytes_of(name)) if name not in small_models_onnx.WITHOUT else "-"
     inputs, expected = evaluated(memplan, program, folder)
     codes, stacks = [], []
     for version in [whole, bands] if bands is not whole else [whole]:
@@ -97,6 +98,7 @@ def row_of(memplan, name, folder):
         most_at_once(tensors),
         greedy_by_size(tensors),
         micro,
+        emx,
         whole["flash"],
         codes[0],
         codes[1] if len(codes) > 1 else "-",
@@ -270,6 +272,8 @@ int main(void)
     done = subprocess.run([*qemu, "-kernel", "image.elf"], cwd=out, check=True, capture_output=True, text=True)
     stack, used, *lines = (done.stdout + done.stderr).split("\n")
     assert int(used) <= version["arena"], (used, version)
+    promised = re.search(r"define net_STACK_BYTES (\d+)", open(os.path.join(out, "net.h")).read()).group(1)
+    assert int(stack) <= int(promised), (stack, promised)
     return bytes.fromhex("".join(lines)), int(stack), code
 
 

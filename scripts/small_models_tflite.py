@@ -18,6 +18,8 @@ import numpy as np
 import tflite
 
 SCALE, WEIGHTS_SCALE = 0.05, 0.005
+# Not made of the four kinds of layers: a TFLite model of them would need TensorFlow.
+WITHOUT = {"transformer", "gru"}
 
 
 class Tensor:

@@ -149,6 +149,7 @@ impl Costs {
     }
 
     /// The costs where a plan has values in memories that their layouts do not name: constants in flash, say.
+    #[must_use]
     pub fn placed(mut self, places: impl Iterator<Item = (Position, MemorySpaceId)>) -> Costs {
         self.places = places.filter(|&(_, space)| space != MemorySpaceId::MAIN).collect();
         self
