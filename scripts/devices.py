@@ -21,9 +21,12 @@ estimate` on the programs of `scripts/sharded_programs.py`, beside what XLA itse
 aliased + temporaries; jaxlib 0.12.0.1; GPU: H100s). Totals are in MB (10^6 bytes). `scripts/devices.py` made this.
 
 memplan partitions the program as XLA does ([`crates/spmd`](../crates/spmd)), so arguments agree to the byte. For GPUs it
-combines collectives and follows the latency-hiding scheduler, which defers gradients of weights to hide transfers: programs
-that are written out may need three times the bytes of the same layers in a loop. `memplan rewrite` says which option of the
-compiler avoids that (the lever `flags`).
+combines collectives, gathers along first dimensions, and follows the latency-hiding scheduler, which defers gradients of
+weights to hide transfers: programs that are written out may need three times the bytes of the same layers in a loop.
+`memplan rewrite` says which option of the compiler avoids that (the lever `flags`). XLA's CPU compiler sends f32, and adds
+all gradients up at once. Three causes of the largest differences are known: what attention scores that are computed again
+take where gradients are deferred (`transformer_fully_remat_written_4`), gradients of a lookup along a sharded sequence
+(`transformer_sequence_2x4`), and on CPUs gathers in a `shard_map` (`gathered_written_8`).
 
 Each small program (`--small`) that has no `shard_map` is run by the evaluator on all devices, and gives what the whole
 program gives: `crates/spmd/tests/evaluate.rs`.

@@ -1,29 +1,40 @@
 //! The order of XLA's latency-hiding scheduler: transfers between devices run beside other work.
 //!
 //! The scheduler goes through a computation backwards, from results to operands, and at every step picks one of the
-//! instructions whose users all have their place. A collective begins (seen backwards) where its result is needed; it
-//! ends, and its operands are needed, when what was picked in the meantime takes as long as the transfer.
+//! instructions whose users all have their place. Each collective has a start and an end; between them passes the time that
+//! its transfer takes, and one transfer runs at a time.
 //!
 //! ```text
-//!   backwards:   done ─── product ── product ─── start     one collective at a time
-//!                  └──── time of the transfer ────┘
+//!   backwards:   end ─── product ── product ─── start     one collective at a time
+//!                 └──── time of the transfer ────┘
 //! ```
 //!
-//! Until then it picks products that no transfer waits for, which for training steps are gradients of weights: they are
-//! deferred, and what they read stays alive. That is why a program that is written out may need three times the bytes of
-//! the same layers in a loop. Seen on XLA's GPU compiler of jaxlib 0.12 (schedules of fully sharded perceptrons over 2, 4
-//! and 8 devices, with and without the scheduler): between the end of a transfer and the chain that leads to the next
-//! one, it picks four more such products, for a reason that was not found; [`LatencyHiding::fill`] is that number.
-//! Reduce-scatters behind which no other collective comes run as long as they can.
+//! What it prefers, in this order, as its source and its log say (jaxlib 0.12):
+//!
+//! 1. the end of a transfer, if none runs;
+//! 2. what does not have to wait, or waits less: a start waits for the time of its transfer;
+//! 3. anything but a start with no other transfer before it;
+//! 4. a start, if the end of another transfer waits for it;
+//! 5. what has more time of transfers before it;
+//! 6. what takes nearly as long as the transfer that runs has to go;
+//! 7. what reads the result of a transfer;
+//! 8. what more instructions wait for;
+//! 9. what came later before.
+//!
+//! So gradients of weights are deferred until transfers need something beside them, and what they read stays alive: a
+//! program that is written out may need three times the bytes of the same layers in a loop.
 
-use std::collections::BTreeSet;
+use std::cmp::Ordering;
 
-use memplan_ir::{ComputationId, InstructionId, Module, Op};
+use memplan_ir::{
+    ArrayShape, Async, ComputationId, Cursor, ElementType, Insert, InstructionId, Module, Names, Op,
+    OutputOperandAlias, ReplicaGroups, Shape, ShapeIndex,
+};
 use memplan_memory::LatencyHiding;
 use rustc_hash::FxHashMap;
 
 /// Orders the computations that have collectives, of a scheduled module. `seconds` is the time of an instruction. Returns
-/// whether anything changed. Close to linear in the module.
+/// whether anything changed. Takes time with the instructions and with how many of them are ready at once.
 pub(crate) fn hide_latency(
     module: &mut Module,
     rules: &LatencyHiding,
@@ -36,17 +47,83 @@ pub(crate) fn hide_latency(
         .map(|(id, _)| id)
         .collect();
     let mut changed = false;
+    let mut names = Names::new(module);
     for computation in with_collectives {
         let before = module.computations[computation].instructions.clone();
         let order = Backwards::new(module, computation, rules, seconds).order();
-        // Parameters come first, and what takes no time before its first user.
-        let inputs = before.iter().copied().filter(|&id| module.instructions[id].op.is_input());
-        let list = inputs.chain(order).chain(before.iter().copied()).collect();
+        // Parameters come first.
+        let mut list: Vec<InstructionId> =
+            before.iter().copied().filter(|&id| module.instructions[id].op.is_input()).collect();
+        for place in order {
+            list.push(match place {
+                Place::Whole(id) | Place::End(id) => id,
+                Place::Start(id) => start(module, &mut names, id),
+            });
+        }
         module.computations[computation].instructions = list;
         module.put_operands_first(computation);
         changed |= module.computations[computation].instructions != before;
     }
+    if changed {
+        // The computations of starts come before those that call them.
+        module.compact();
+    }
     changed
+}
+
+/// What has a place in the order.
+enum Place {
+    /// An instruction, or a collective beside which nothing else runs.
+    Whole(InstructionId),
+    /// The start of a collective.
+    Start(InstructionId),
+    /// Its end.
+    End(InstructionId),
+}
+
+/// Makes a start of a collective, of which the instruction itself is the end: in between, its operands and its result are in
+/// memory, and a sum is where its operand was.
+fn start(module: &mut Module, names: &mut Names, id: InstructionId) -> InstructionId {
+    let instruction = module.instructions[id].clone();
+    let operands = instruction.operands.clone();
+    let shape = module.shape(id).clone();
+    let given: Vec<Shape> = operands.iter().map(|&operand| module.shape(operand).clone()).collect();
+    let readers = |operand: InstructionId| {
+        let computation = &module.computations[instruction.parent];
+        let reads = |&&id: &&InstructionId| module.instructions[id].operands.contains(&operand);
+        computation.instructions.iter().filter(reads).count()
+    };
+    let is_sum = matches!(instruction.op, Op::AllReduce(_));
+    let is_free = |operand: InstructionId| {
+        is_sum && readers(operand) == 1 && !module.instructions[operand].op.is_input()
+    };
+    let pairs = (0..).zip(&operands).filter(|&(_, &operand)| is_free(operand)).map(|(number, _)| {
+        let whole = ShapeIndex::from([1]);
+        let output_index = if shape.is_tuple() { whole.join(&[number].into()) } else { whole };
+        OutputOperandAlias { output_index, operand: number, operand_index: ShapeIndex::root() }
+    });
+    let pairs: Vec<OutputOperandAlias> = pairs.collect();
+    let mut at = Cursor::unlisted(module, names, instruction.parent);
+    let wrapped = at.new_computation("async_wrapped", |inside| {
+        let parameters: Vec<InstructionId> =
+            given.iter().map(|shape| inside.parameter(shape.clone())).collect();
+        inside.insert_instruction(
+            instruction.op.clone(),
+            parameters,
+            instruction.called.clone(),
+            Some(shape.clone()),
+        )
+    });
+    let attributes = Async { output_operand_aliasing: pairs, ..Async::default() };
+    let parts = Shape::tuple([Shape::tuple(given.clone()), shape.clone()]);
+    let mut at = Cursor::unlisted(module, names, instruction.parent).with_metadata_of(id);
+    let started =
+        at.insert_instruction(Op::AsyncStart(Box::new(attributes)), operands, [wrapped], Some(parts));
+    let end = &mut module.instructions[id];
+    end.op = Op::AsyncDone(Box::default());
+    end.operands = [started].into_iter().collect();
+    end.called = [wrapped].into_iter().collect();
+    started
 }
 
 fn is_collective(module: &Module, id: InstructionId) -> bool {
@@ -74,174 +151,339 @@ fn bytes_moved(module: &Module, id: InstructionId) -> f64 {
     given.max(bytes(id)) * twice
 }
 
-/// An instruction that takes time.
+/// The time of a transfer by the scheduler's table, which begins with transfers of a KiB.
+fn transfer_seconds(module: &Module, id: InstructionId, rules: &LatencyHiding) -> f64 {
+    let bytes = bytes_moved(module, id);
+    let least = rules.transfer + rules.transfer_per_device * devices(module, id);
+    let (times, bandwidth) = match module.instructions[id].op {
+        Op::AllReduce(_) => (rules.all_reduce, rules.bandwidth),
+        Op::ReduceScatter(_) => (1.0, rules.scatter_bandwidth),
+        _ => (1.0, rules.bandwidth),
+    };
+    let least = least * times;
+    least * (bytes / 1024.0).min(1.0) + bytes / bandwidth
+}
+
+/// How many devices take part in a collective.
+fn devices(module: &Module, id: InstructionId) -> f64 {
+    let all = module.config.num_partitions.unwrap_or(1) as f64;
+    let groups = module.instructions[id].op.collective().map(|collective| &collective.replica_groups);
+    match groups {
+        Some(ReplicaGroups::List(groups)) => groups.first().map_or(all, |group| group.len() as f64),
+        Some(ReplicaGroups::Iota { dimensions, .. }) => dimensions[1] as f64,
+        Some(ReplicaGroups::Mesh { .. }) | None => all,
+    }
+}
+
+/// What the scheduler waits between any two instructions, and what starts and ends of transfers take themselves.
+const STEP: f64 = 1e-6;
+/// What instructions take that it knows nothing of.
+const UNKNOWN: f64 = 1e-8;
+
+/// Number of a node.
+type NodeId = usize;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// It takes no time, and has its place as soon as its users have.
+    Nothing,
+    Work,
+    /// A barrier, of which a tuple is left at this stage. It takes no time, but it waits for a place like any other.
+    Barrier,
+    /// A loop with transfers of its own, beside which no other runs.
+    Transfers,
+    Start,
+    End,
+}
+
+/// An instruction, or the start or end of a collective.
 struct Node {
     id: InstructionId,
+    kind: Kind,
     seconds: f64,
-    is_collective: bool,
-    is_scatter: bool,
-    /// Whether it multiplies matrices.
-    is_product: bool,
-    /// Nodes that it reads, through what takes no time.
-    operands: Vec<usize>,
-    /// Nodes that read it and have no place yet.
-    users: usize,
-    /// Whether a collective is computed from it.
-    leads_to_collective: bool,
-}
-
-struct Backwards<'a> {
-    rules: &'a LatencyHiding,
-    nodes: Vec<Node>,
-    ready: BTreeSet<usize>,
+    operands: Vec<NodeId>,
+    users: Vec<NodeId>,
+    /// Users without a place.
+    waiting: usize,
+    /// Once it has no such users, when it can run; once it has a place, when it runs. Backwards.
     time: f64,
-    /// The collective that runs, and when its transfer is over.
-    in_flight: Option<(usize, f64)>,
-    /// Products picked since the last transfer was over.
-    filled: usize,
-    order: Vec<usize>,
+    /// The longest time of transfers before it, one after another.
+    transfers_before: f64,
+    /// Whether it reads the end of a transfer itself.
+    reads_end: bool,
 }
 
-impl<'a> Backwards<'a> {
+struct Backwards {
+    nodes: Vec<Node>,
+    ready: Vec<NodeId>,
+    nothing: Vec<NodeId>,
+    now: f64,
+    /// When nodes run that had to wait as they became ready.
+    later: Vec<f64>,
+    runs: bool,
+    /// Ready ends of transfers.
+    ends: usize,
+    order: Vec<NodeId>,
+}
+
+impl Backwards {
     fn new(
         module: &Module,
         computation: ComputationId,
-        rules: &'a LatencyHiding,
+        rules: &LatencyHiding,
         seconds: &dyn Fn(InstructionId) -> f64,
-    ) -> Backwards<'a> {
+    ) -> Backwards {
         let mut nodes: Vec<Node> = Vec::new();
-        // For each instruction, the nodes that its value is made by.
-        let mut makers: FxHashMap<InstructionId, Vec<usize>> = FxHashMap::default();
+        let mut made_by: FxHashMap<InstructionId, NodeId> = FxHashMap::default();
+        let node = |id, kind, seconds, operands: Vec<NodeId>| Node {
+            id,
+            kind,
+            seconds,
+            operands,
+            users: Vec::new(),
+            waiting: 0,
+            time: 0.0,
+            transfers_before: 0.0,
+            reads_end: false,
+        };
         for &id in &module.computations[computation].instructions {
             let instruction = &module.instructions[id];
-            let mut operands: Vec<usize> = Vec::new();
-            for operand in instruction.operands.iter().chain(&instruction.control_predecessors) {
-                operands.extend(makers.get(operand).into_iter().flatten());
-            }
+            let read = instruction.operands.iter().chain(&instruction.control_predecessors);
+            let mut operands: Vec<NodeId> =
+                read.filter_map(|operand| made_by.get(operand).copied()).collect();
             operands.sort_unstable();
             operands.dedup();
-            let op = &instruction.op;
-            if op.is_input() || op.only_passes_on() || matches!(op, Op::Constant(_) | Op::Bitcast) {
-                makers.insert(id, operands);
-                continue;
-            }
-            let is_collective = is_collective(module, id);
-            let seconds = if is_collective { bytes_moved(module, id) / rules.bandwidth } else { seconds(id) };
-            makers.insert(id, vec![nodes.len()]);
-            for &operand in &operands {
-                nodes[operand].users += 1;
-            }
-            nodes.push(Node {
-                id,
-                seconds,
-                is_collective,
-                is_scatter: matches!(op, Op::ReduceScatter(_)),
-                is_product: multiplies(module, id),
-                operands,
-                users: 0,
-                leads_to_collective: false,
-            });
+            let made = if is_collective(module, id) {
+                nodes.push(node(id, Kind::Start, STEP, operands));
+                let mut end = node(id, Kind::End, STEP, vec![nodes.len() - 1]);
+                // The time of the transfer is known to its end.
+                end.transfers_before = transfer_seconds(module, id, rules);
+                end
+            } else if instruction.op == Op::Tuple && id != module.computations[computation].root {
+                nodes.push(node(id, Kind::Work, UNKNOWN, operands));
+                node(id, Kind::Barrier, 0.0, vec![nodes.len() - 1])
+            } else {
+                let (kind, own) = work(module, id, rules, seconds);
+                let mut made = node(id, kind, own, operands);
+                made.reads_end = made.operands.iter().any(|&operand| nodes[operand].kind == Kind::End);
+                made
+            };
+            made_by.insert(id, nodes.len());
+            nodes.push(made);
         }
-        for place in (0..nodes.len()).rev() {
-            if nodes[place].is_collective || nodes[place].leads_to_collective {
-                for operand in nodes[place].operands.clone() {
-                    nodes[operand].leads_to_collective = true;
-                }
+        for place in 0..nodes.len() {
+            let mut before: f64 = 0.0;
+            for operand in nodes[place].operands.clone() {
+                nodes[operand].users.push(place);
+                nodes[operand].waiting += 1;
+                before = before.max(nodes[operand].transfers_before);
+            }
+            nodes[place].transfers_before += before;
+        }
+        let mut all = Backwards {
+            nodes,
+            ready: Vec::new(),
+            nothing: Vec::new(),
+            now: 0.0,
+            later: Vec::new(),
+            runs: false,
+            ends: 0,
+            order: Vec::new(),
+        };
+        for place in 0..all.nodes.len() {
+            if all.nodes[place].waiting == 0 {
+                all.release(place);
             }
         }
-        let ready = (0..nodes.len()).filter(|&place| nodes[place].users == 0).collect();
-        Backwards { rules, nodes, ready, time: 0.0, in_flight: None, filled: 0, order: Vec::new() }
+        all
     }
 
-    /// The instructions that take time, first to last.
-    fn order(mut self) -> Vec<InstructionId> {
-        while self.order.len() < self.nodes.len() {
-            let waiting = self.ready.iter().rev().copied().find(|&place| self.nodes[place].is_collective);
-            match (self.in_flight, waiting) {
-                (None, Some(next)) => {
-                    self.ready.remove(&next);
-                    self.in_flight = Some((next, self.time + self.nodes[next].seconds));
-                    continue;
-                }
-                (Some((running, end)), waiting) => {
-                    let is_needed = waiting.is_some() || !self.runs_on(running);
-                    let other = self.pick();
-                    if other.is_none() || (self.time >= end && is_needed) {
-                        self.time = self.time.max(end);
-                        self.in_flight = None;
-                        self.filled = 0;
-                        self.place(running);
-                        continue;
-                    }
-                }
-                (None, None) => {}
-            }
-            let Some(next) = self.pick() else { break };
-            self.ready.remove(&next);
-            if !self.hides() && self.is_deferred(next) {
-                self.filled += 1;
-            }
-            self.time += self.nodes[next].seconds;
+    /// How long after a node what it reads can run, backwards: the time of a transfer, between its end and its start.
+    fn latency(&self, user: NodeId) -> f64 {
+        let node = &self.nodes[user];
+        match node.kind {
+            Kind::End => node.transfers_before - self.nodes[node.operands[0]].transfers_before,
+            _ => STEP,
+        }
+    }
+
+    /// The instructions, first to last.
+    fn order(mut self) -> Vec<Place> {
+        while let Some(next) = self.pick() {
             self.place(next);
         }
-        self.order.iter().rev().map(|&place| self.nodes[place].id).collect()
+        let mut order: Vec<Place> = Vec::new();
+        let mut started: Option<InstructionId> = None;
+        for &place in self.order.iter().rev() {
+            let Node { id, kind, .. } = self.nodes[place];
+            match kind {
+                // XLA makes one instruction of a start and an end with nothing in between.
+                Kind::Start => started = Some(id),
+                Kind::End if started.take() == Some(id) => order.push(Place::Whole(id)),
+                Kind::End => order.push(Place::End(id)),
+                Kind::Barrier => {}
+                _ => {
+                    if kind != Kind::Nothing {
+                        order.extend(started.take().map(Place::Start));
+                    }
+                    order.push(Place::Whole(id));
+                }
+            }
+        }
+        order
     }
 
-    /// What comes next, seen backwards: what leads to a collective at once, if one runs; products that lead to none; all
-    /// else, the later in the order of before the sooner.
-    fn pick(&self) -> Option<usize> {
-        let all = || self.ready.iter().rev().copied().filter(|&place| !self.nodes[place].is_collective);
-        let deferred = || all().find(|&place| self.is_deferred(place));
-        let cheap = || all().find(|&place| !self.unlocks(place) && !self.nodes[place].is_product);
-        let first = || all().next();
-        match self.hides() {
-            true => all().find(|&place| self.unlocks_collective(place)).or_else(deferred).or_else(first),
-            false if self.in_flight.is_some() => first(),
-            false if self.filled < self.rules.fill => cheap().or_else(deferred).or_else(first),
-            false => all().find(|&place| self.unlocks(place)).or_else(first),
+    fn pick(&mut self) -> Option<NodeId> {
+        if let Some(next) = self.nothing.pop() {
+            return Some(next);
+        }
+        let mut best: Option<usize> = None;
+        for (i, &candidate) in self.ready.iter().enumerate() {
+            if self.runs && matches!(self.nodes[candidate].kind, Kind::End | Kind::Transfers) {
+                continue;
+            }
+            if best.is_none_or(|best| self.is_better(candidate, self.ready[best])) {
+                best = Some(i);
+            }
+        }
+        Some(self.ready.swap_remove(best?))
+    }
+
+    /// Whether one of two ready nodes comes first, backwards.
+    fn is_better(&self, a: NodeId, b: NodeId) -> bool {
+        let (a_node, b_node) = (&self.nodes[a], &self.nodes[b]);
+        let is = |kind: Kind| (a_node.kind == kind).cmp(&(b_node.kind == kind));
+        let less = |a: f64, b: f64| b.total_cmp(&a);
+        let wait = |node: &Node| (node.time - self.now).max(0.0);
+        let leads = |node: &Node| {
+            let is_first = node.kind == Kind::Start && node.transfers_before == 0.0;
+            !is_first || self.is_held_up()
+        };
+        let is_waited_for = |node: &Node| node.kind == Kind::Start && self.is_held_up();
+        let remaining = self.later.iter().copied().min_by(f64::total_cmp);
+        let fits = || {
+            let Some(until) = remaining else { return Ordering::Equal };
+            let difference = |node: &Node| (until - self.now - node.seconds).abs();
+            let (of_a, of_b) = (difference(a_node), difference(b_node));
+            let a_fits = a_node.kind != Kind::Start && of_a < of_b;
+            let b_fits = b_node.kind != Kind::Start && of_b < of_a;
+            a_fits.cmp(&b_fits)
+        };
+        let unlocks = |node: &Node| node.operands.iter().filter(|&&o| self.nodes[o].waiting == 1).count();
+        is(Kind::End)
+            .then_with(|| less(wait(a_node), wait(b_node)))
+            .then_with(|| leads(a_node).cmp(&leads(b_node)))
+            .then_with(|| is_waited_for(a_node).cmp(&is_waited_for(b_node)))
+            .then_with(|| a_node.transfers_before.total_cmp(&b_node.transfers_before))
+            .then_with(fits)
+            .then_with(|| a_node.reads_end.cmp(&b_node.reads_end))
+            .then_with(|| unlocks(a_node).cmp(&unlocks(b_node)))
+            .then(a.cmp(&b))
+            .is_gt()
+    }
+
+    /// Whether a transfer runs and another one has to wait for it.
+    fn is_held_up(&self) -> bool {
+        self.runs && self.ends > 0
+    }
+
+    fn place(&mut self, place: NodeId) {
+        self.order.push(place);
+        match self.nodes[place].kind {
+            Kind::Start => self.runs = false,
+            Kind::End => (self.runs, self.ends) = (true, self.ends - 1),
+            _ => {}
+        }
+        let after = |&user: &NodeId| self.nodes[user].time + self.latency(user);
+        let time = self.nodes[place].users.iter().map(after).fold(self.now, f64::max);
+        self.nodes[place].time = time;
+        self.now = time + self.nodes[place].seconds;
+        let now = self.now;
+        self.later.retain(|&time| time >= now);
+        for operand in self.nodes[place].operands.clone() {
+            self.nodes[operand].waiting -= 1;
+            if self.nodes[operand].waiting == 0 {
+                self.release(operand);
+            }
         }
     }
 
-    /// Whether a transfer runs that is not hidden yet, and that another one waits for.
-    fn hides(&self) -> bool {
-        self.in_flight.is_some_and(|(running, end)| self.time < end && !self.runs_on(running))
-    }
-
-    /// Whether a collective runs as long as it keeps no other one waiting: sums that are scattered, and that no other
-    /// collective is computed from.
-    fn runs_on(&self, place: usize) -> bool {
-        let Node { is_scatter, leads_to_collective, .. } = self.nodes[place];
-        is_scatter && !leads_to_collective
-    }
-
-    /// Whether it is a product that a collective waits for, and nothing waits for its own place.
-    fn is_deferred(&self, place: usize) -> bool {
-        let Node { is_product, leads_to_collective, .. } = self.nodes[place];
-        is_product && leads_to_collective && !self.unlocks(place)
-    }
-
-    /// Whether some instruction can be placed once this one is.
-    fn unlocks(&self, place: usize) -> bool {
-        self.nodes[place].operands.iter().any(|&operand| self.nodes[operand].users == 1)
-    }
-
-    fn unlocks_collective(&self, place: usize) -> bool {
-        let is_next = |&operand: &usize| self.nodes[operand].users == 1 && self.nodes[operand].is_collective;
-        self.nodes[place].operands.iter().any(is_next)
-    }
-
-    fn place(&mut self, place: usize) {
-        self.order.push(place);
-        for operand in self.nodes[place].operands.clone() {
-            self.nodes[operand].users -= 1;
-            if self.nodes[operand].users == 0 {
-                self.ready.insert(operand);
-            }
+    /// All users of a node have their places.
+    fn release(&mut self, place: NodeId) {
+        let after = |&user: &NodeId| self.nodes[user].time + self.latency(user);
+        let time = self.nodes[place].users.iter().map(after).fold(self.now, f64::max);
+        self.nodes[place].time = time;
+        match self.nodes[place].kind {
+            Kind::Nothing => return self.nothing.push(place),
+            Kind::End => self.ends += 1,
+            _ => {}
+        }
+        self.ready.push(place);
+        if time > self.now {
+            self.later.push(time);
         }
     }
 }
 
-/// Whether an instruction multiplies matrices, itself or in the kernel that it describes.
+/// What an instruction that is no collective does, and the seconds that the scheduler counts for it.
+fn work(
+    module: &Module,
+    id: InstructionId,
+    rules: &LatencyHiding,
+    seconds: &dyn Fn(InstructionId) -> f64,
+) -> (Kind, f64) {
+    let instruction = &module.instructions[id];
+    let op = &instruction.op;
+    if op.is_input() || op.only_passes_on() || matches!(op, Op::Constant(_) | Op::Bitcast) {
+        return (Kind::Nothing, 0.0);
+    }
+    if matches!(op, Op::While | Op::Conditional) {
+        let has_transfers = instruction.called.iter().any(|&called| {
+            module.computations[called].instructions.iter().any(|&id| is_collective(module, id))
+        });
+        return (if has_transfers { Kind::Transfers } else { Kind::Work }, UNKNOWN);
+    }
+    let products: f64 = products_of(module, id).map(|product| product_seconds(module, product, rules)).sum();
+    if products > 0.0 {
+        return (Kind::Work, products);
+    }
+    match op {
+        Op::Fusion(_) => (Kind::Work, seconds(id)),
+        _ => (Kind::Work, UNKNOWN),
+    }
+}
+
+/// The products of an instruction: itself, or those in the kernel that it describes.
+fn products_of(module: &Module, id: InstructionId) -> impl Iterator<Item = InstructionId> {
+    let instruction = &module.instructions[id];
+    let inside: &[ComputationId] =
+        if matches!(instruction.op, Op::Fusion(_)) { &instruction.called } else { &[] };
+    let inside = inside.iter().flat_map(|&called| module.computations[called].instructions.iter().copied());
+    inside.chain([id]).filter(|&id| matches!(module.instructions[id].op, Op::Dot(_)))
+}
+
+/// The time of a product by the scheduler's table: those with a wide result are priced as products of wide numbers.
+fn product_seconds(module: &Module, id: InstructionId, rules: &LatencyHiding) -> f64 {
+    let instruction = &module.instructions[id];
+    let (Some(result), Some(dimensions)) = (module.shape(id).as_array(), instruction.op.dot_dimensions())
+    else {
+        return 0.0;
+    };
+    let Some(lhs) = module.shape(instruction.operands[0]).as_array() else { return 0.0 };
+    let extents = |of: &[i64], array: &ArrayShape| -> f64 {
+        of.iter().map(|&d| array.dimensions[d as usize] as f64).product()
+    };
+    let summed = extents(&dimensions.lhs_contracting, lhs);
+    let batch = extents(&dimensions.lhs_batch, lhs);
+    let elements = result.element_count().unwrap_or(0) as f64;
+    let rows = lhs.element_count().unwrap_or(0) as f64 / (summed * batch).max(1.0);
+    let columns = elements / (rows * batch).max(1.0);
+    let is_narrow = result.element_type.bits() <= ElementType::Bf16.bits();
+    let rate = if is_narrow { rules.narrow_rate } else { rules.wide_rate };
+    let seconds = rules.product + 2.0 * summed * elements / rate + elements * rules.element;
+    if columns > rows { seconds * rules.more_columns } else { seconds }
+}
+
 /// Whether an instruction is a product, or a kernel with one.
 pub(crate) fn multiplies(module: &Module, id: InstructionId) -> bool {
     let instruction = &module.instructions[id];

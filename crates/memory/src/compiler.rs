@@ -116,10 +116,26 @@ pub struct LoopsWithSlices {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LatencyHiding {
-    /// Bytes that a transfer moves in a second, by its model.
+    /// Bytes that a transfer moves in a second, by its model; all-reduces move theirs twice.
     pub bandwidth: f64,
-    /// How many products that lead to no transfer come between two transfers, beside those that hide one.
-    pub fill: usize,
+    /// Bytes in a second of sums that are scattered.
+    pub scatter_bandwidth: f64,
+    /// Seconds that every transfer takes besides.
+    pub transfer: f64,
+    /// For each device that takes part.
+    pub transfer_per_device: f64,
+    /// How many times those seconds an all-reduce takes.
+    pub all_reduce: f64,
+    /// Operations of a product with a result of 16 bits or fewer in a second, by its tables.
+    pub narrow_rate: f64,
+    /// Of a product with a wider result.
+    pub wide_rate: f64,
+    /// Seconds that every product takes besides.
+    pub product: f64,
+    /// Seconds for each element of a product's result, besides.
+    pub element: f64,
+    /// How many times as long a product takes whose result has more columns than rows.
+    pub more_columns: f64,
     /// It takes bytes for time while the program needs at most this share of the machine's memory.
     pub memory_share: f64,
     /// The option that sets that share, in percent.

@@ -2,19 +2,22 @@
 
 use memplan_memory::{Compiler, CompilerError, did_you_mean};
 use memplan_xla::{
-    DotMerger, FloatNormalization, GemmWorkspace, InstructionFusion, LibraryFusion, SplitkRewriter,
+    DotMerger, DotStrengthReduction, FloatNormalization, GemmWorkspace, InstructionFusion, LibraryFusion,
+    SplitkRewriter,
 };
 use serde::de::DeserializeOwned;
 
 use crate::{
-    ALL, AnyPass, COLLECTIVE_COMBINER, CollectiveCombiner, DOT_MERGER, FLOAT_NORMALIZATION, FOREIGN,
-    GEMM_WORKSPACE, INSTRUCTION_FUSION, LIBRARY_FUSION, Pass, SPLITK_REWRITER, find,
+    ALL, AnyPass, COLLECTIVE_COMBINER, CollectiveCombiner, DOT_MERGER, DOT_STRENGTH_REDUCTION,
+    FLOAT_NORMALIZATION, FOREIGN, GEMM_WORKSPACE, INSTRUCTION_FUSION, LIBRARY_FUSION, Pass, SPLITK_REWRITER,
+    find,
 };
 
 /// The passes with options in such files, each with its parser.
 const WITH_OPTIONS: &[(&dyn Pass, Read)] = &[
     (&COLLECTIVE_COMBINER, read::<CollectiveCombiner>),
     (&DOT_MERGER, read::<DotMerger>),
+    (&DOT_STRENGTH_REDUCTION, read::<DotStrengthReduction>),
     (&FLOAT_NORMALIZATION, read::<FloatNormalization>),
     (&GEMM_WORKSPACE, read::<GemmWorkspace>),
     (&INSTRUCTION_FUSION, read::<InstructionFusion>),

@@ -9,7 +9,7 @@ use memplan_units::{AllocationId, Bytes, Machine, MemorySpaceId, Slice};
 use crate::arena::Arena;
 use crate::holes::{self, Candidate};
 use crate::storage::{Storage, StorageId, StorageKind, Storages};
-use crate::{AsXla, PlaceError, PlaceOptions, Sharing};
+use crate::{PlaceError, PlaceOptions, Sharing};
 
 /// The decisions so far.
 pub(crate) struct Assignment<'a> {
@@ -41,7 +41,7 @@ impl<'a> Assignment<'a> {
     pub(crate) fn place_all_but_arenas(&mut self, options: &PlaceOptions) -> Vec<Arena> {
         self.place_arguments();
         self.place_own_allocations();
-        if !matches!(options.sharing, Sharing::AsXla(AsXla { temps_in_results: false, .. })) {
+        if options.sharing == Sharing::Most {
             self.place_into_holes(options);
         }
         self.arenas()
@@ -121,11 +121,7 @@ impl<'a> Assignment<'a> {
             Candidate { space: *space, size: *size, alignment: *alignment, busy }
         });
         let candidates: Vec<Candidate<'_>> = candidates.collect();
-        let placed = match options.sharing {
-            Sharing::Most => holes::place(bins, &candidates, self.storages.end, &options.holes),
-            Sharing::AsXla(_) => holes::place_one_at_a_time(bins, &candidates, &options.holes),
-        };
-        for (i, allocation, offset) in placed {
+        for (i, allocation, offset) in holes::place(bins, &candidates, self.storages.end, &options.holes) {
             self.places[temps[i]] = Some((allocation, offset));
         }
     }

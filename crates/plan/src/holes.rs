@@ -125,40 +125,6 @@ pub(crate) fn place(
     placed
 }
 
-/// Chooses temps for holes as XLA's buffer assignment does: the largest first, each into the smallest bin that it fits into and
-/// in which nothing else is while it is live, wherever the peak is.
-pub(crate) fn place_one_at_a_time(
-    bins: PrimaryMap<BinId, Bin>,
-    candidates: &[Candidate<'_>],
-    options: &HoleOptions,
-) -> Vec<(usize, AllocationId, Bytes)> {
-    let mut placed = Vec::new();
-    let mut bins: Vec<Filled<'_>> = bins.values().map(|bin| Filled { bin, guests: Vec::new() }).collect();
-    bins.sort_by_key(|filled| filled.bin.size);
-    let mut order: Vec<usize> = (0..candidates.len()).collect();
-    order.sort_by_key(|&i| std::cmp::Reverse(candidates[i].size));
-    let mut looks = 0;
-    for i in order {
-        let candidate = &candidates[i];
-        let first = bins.partition_point(|filled| filled.bin.size < candidate.size);
-        let has_room = |filled: &&mut Filled<'_>| {
-            looks += 1 + filled.guests.len();
-            filled.bin.space == candidate.space
-                && candidate.alignment <= filled.bin.alignment
-                && !interfere(&filled.bin.busy, candidate.busy)
-                && !filled.guests.iter().any(|(guest, ..)| interfere(candidates[*guest].busy, candidate.busy))
-        };
-        if let Some(filled) = bins[first..].iter_mut().take(options.tries).find(has_room) {
-            filled.guests.push((i, Bytes::ZERO, candidate.size));
-            placed.push((i, filled.bin.allocation, Bytes::ZERO));
-        }
-        if looks > options.looks {
-            break;
-        }
-    }
-    placed
-}
-
 /// A bin with its contents.
 struct Filled<'a> {
     bin: &'a Bin,
@@ -340,29 +306,5 @@ impl Curve {
         self.add(2 * node, low, middle, range, bytes);
         self.add(2 * node + 1, middle, high, range, bytes);
         self.nodes[node] = self.highest(2 * node).or(self.highest(2 * node + 1));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn live(start: Time, end: Time) -> Vec<LiveRange> {
-        vec![LiveRange { start, end }]
-    }
-
-    #[test]
-    fn one_at_a_time_large_ones_come_first_and_never_side_by_side() {
-        let mut bins = PrimaryMap::new();
-        let size = Bytes(64);
-        let (space, alignment) = (MemorySpaceId::MAIN, Alignment::ONE);
-        bins.push(Bin { allocation: AllocationId::from_u32(7), space, size, alignment, busy: live(4, 6) });
-        let busy = [live(0, 2), live(0, 3), live(2, 4), live(3, 5)];
-        let sizes = [Bytes(16), Bytes(32), Bytes(16), Bytes(64)];
-        let candidates: Vec<Candidate<'_>> =
-            busy.iter().zip(sizes).map(|(busy, size)| Candidate { space, size, alignment, busy }).collect();
-        let placed = place_one_at_a_time(bins, &candidates, &HoleOptions::default());
-        // The last one is live with the result; the first and the third would fit beside the second, but are live with it.
-        assert_eq!(placed, [(1, AllocationId::from_u32(7), Bytes::ZERO)]);
     }
 }

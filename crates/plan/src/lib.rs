@@ -29,6 +29,7 @@ mod assignment;
 mod bound;
 mod error;
 mod holes;
+mod in_results;
 mod load;
 mod occupancy;
 mod place;

@@ -9,6 +9,8 @@ use memplan_units::{Bytes, Machine, MemorySpaceId, SpaceTotals};
 
 use crate::assignment::Assignment;
 use crate::bound;
+use crate::in_results;
+use crate::storage::Among;
 use crate::{HoleOptions, PlaceError, Storages, TakeOver};
 
 /// How to place values.
@@ -103,18 +105,23 @@ pub fn place_below(
     if limit.is_some_and(|limit| least >= limit) {
         return Ok(None);
     }
-    let place_with = |groups: Storages, policy, limit| {
-        place_storages(program, machine, options, &groups.shared_by_choice(program, policy), least, limit)
+    let place_with = |groups: Storages, policy, among, limit| {
+        let storages = groups.shared_by_choice(program, policy, among);
+        place_storages(program, machine, options, &storages, least, limit)
     };
     if let Sharing::AsXla(rules) = options.sharing {
-        return place_with(groups, rules.take_over, limit);
+        if !rules.temps_in_results {
+            return place_with(groups, rules.take_over, Among::All, limit);
+        }
+        let groups = in_results::place(groups, program, machine, rules.take_over, &options.holes);
+        return place_with(groups, rules.take_over, Among::Temps, limit);
     }
-    let first = place_with(groups.clone(), TakeOver::Any, limit)?;
+    let first = place_with(groups.clone(), TakeOver::Any, Among::All, limit)?;
     if first.as_ref().is_some_and(|it| it.totals.fragmentation == Bytes::ZERO || it.totals.total == least) {
         return Ok(first);
     }
     let limit = first.as_ref().map(|first| first.totals.total).or(limit);
-    let other = place_with(groups, TakeOver::SingleValues, limit)?;
+    let other = place_with(groups, TakeOver::SingleValues, Among::All, limit)?;
     let fits = |placement: &Placement| placement.spaces.iter().all(|arena| fits(machine, arena));
     Ok(match (first, other) {
         // Less main memory is no reason to want more than there is near the cores.

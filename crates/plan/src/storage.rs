@@ -88,6 +88,15 @@ pub enum TakeOver {
     SameShapes,
 }
 
+/// Which storages may become one by choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Among {
+    /// Temps, also with an argument or a result.
+    All,
+    /// Temps only, since it has been decided which are in arguments and results.
+    Temps,
+}
+
 impl Storages {
     /// Decides which values of a program share storage. Close to linear in values and in what instants read and write.
     ///
@@ -95,15 +104,16 @@ impl Storages {
     /// When a group cannot exist, such as one of two arguments, or a constant that would be overwritten; when a live range
     /// is none.
     pub fn new(program: &impl Program, policy: TakeOver) -> Result<Storages, PlaceError> {
-        Ok(Storages::of_groups(program)?.shared_by_choice(program, policy))
+        Ok(Storages::of_groups(program)?.shared_by_choice(program, policy, Among::All))
     }
 
     /// Lets results take over operands, where every group has a storage of its own so far.
-    pub(crate) fn shared_by_choice(self, program: &impl Program, policy: TakeOver) -> Storages {
+    pub(crate) fn shared_by_choice(self, program: &impl Program, policy: TakeOver, among: Among) -> Storages {
         let storages = self;
         let mut build = Build {
             program,
             policy,
+            among,
             is_alone: storages.lone_values(),
             storages,
             written_at: SecondaryMap::new(),
@@ -205,6 +215,7 @@ impl Storages {
 struct Build<'a, P> {
     program: &'a P,
     policy: TakeOver,
+    among: Among,
     storages: Storages,
     /// Whether a value is a group by itself.
     is_alone: SecondaryMap<ValueId, bool>,
@@ -250,8 +261,10 @@ impl<P: Program> Build<'_, P> {
                 let has_shape = || {
                     self.policy != TakeOver::SameShapes || self.program.is_same_shape(time, operand, result)
                 };
+                let is_seen = || self.among == Among::All || self.program.reads_directly(time, operand);
                 self.written_at[from] != time + 1
                     && has_shape()
+                    && is_seen()
                     && self.can_merge(from, self.storages.of(result), time)
                     && self.may_overwrite(time, &read, from, result)
             };
@@ -286,6 +299,7 @@ impl<P: Program> Build<'_, P> {
         let (first, second) = (&self.storages.all[a], &self.storages.all[b]);
         let kinds_agree = match (first.kind, second.kind) {
             (StorageKind::Temp, StorageKind::Temp) => true,
+            _ if self.among == Among::Temps => false,
             (StorageKind::Temp, StorageKind::Argument | StorageKind::Output) => first.size <= second.size,
             (StorageKind::Argument | StorageKind::Output, StorageKind::Temp) => second.size <= first.size,
             _ => false,
@@ -306,26 +320,8 @@ impl<P: Program> Build<'_, P> {
 
     /// Whether an instant writes results in one storage over all that it reads in another, and nothing else there.
     fn is_written_over(&self, time: Time, old: StorageId, new: StorageId) -> bool {
-        if self.policy != TakeOver::Any || !self.program.may_reuse(time) {
-            return false;
-        }
-        let of = |value: ValueId| self.storages.of(value);
-        let mut results: Vec<ValueId> = Vec::new();
-        for result in self.program.writes(time) {
-            if of(result) == old {
-                return false;
-            }
-            if of(result) == new {
-                results.push(result);
-            }
-        }
-        let mut read = self.program.reads(time).filter(|&value| of(value) == old).peekable();
-        let has_both = read.peek().is_some() && !results.is_empty();
-        has_both
-            && read.all(|value| {
-                !self.storages.values[value].is_result
-                    && results.iter().all(|&result| self.program.may_overwrite(time, value, result))
-            })
+        self.policy == TakeOver::Any
+            && self.storages.is_written_over(self.program, self.policy, time, old, new)
     }
 
     fn policy_allows(&self, a: &Storage, b: &Storage) -> bool {
@@ -334,7 +330,62 @@ impl<P: Program> Build<'_, P> {
 
     /// Makes one storage of two, and returns which.
     fn merge(&mut self, a: StorageId, b: StorageId) -> StorageId {
-        let all = &mut self.storages.all;
+        self.storages.merge(a, b)
+    }
+}
+
+impl Storages {
+    /// Whether an instant writes results in one storage over all that it reads in another, and nothing else there.
+    pub(crate) fn is_written_over(
+        &self,
+        program: &impl Program,
+        policy: TakeOver,
+        time: Time,
+        old: StorageId,
+        new: StorageId,
+    ) -> bool {
+        if !program.may_reuse(time) {
+            return false;
+        }
+        let mut results: Vec<ValueId> = Vec::new();
+        for result in program.writes(time) {
+            if self.of(result) == old {
+                return false;
+            }
+            if self.of(result) == new {
+                results.push(result);
+            }
+        }
+        let mut read = program.reads(time).filter(|&value| self.of(value) == old).peekable();
+        let has_both = read.peek().is_some() && !results.is_empty();
+        let may_overwrite = |value: ValueId, result: ValueId| {
+            program.may_overwrite(time, value, result)
+                && (policy != TakeOver::SameShapes || program.is_same_shape(time, value, result))
+        };
+        has_both
+            && read.all(|value| {
+                !self.values[value].is_result && results.iter().all(|&result| may_overwrite(value, result))
+            })
+    }
+
+    /// Whether two storages are never live together, but where an instant writes one over the other.
+    pub(crate) fn never_interfere(
+        &self,
+        program: &impl Program,
+        policy: TakeOver,
+        a: StorageId,
+        b: StorageId,
+    ) -> bool {
+        never_together_but(&self.all[a].busy, &self.all[b].busy, |time, handover| match handover {
+            Some(Handover::ToSecond) => self.is_written_over(program, policy, time, a, b),
+            Some(Handover::ToFirst) => self.is_written_over(program, policy, time, b, a),
+            None => false,
+        })
+    }
+
+    /// Makes one storage of two, and returns which.
+    pub(crate) fn merge(&mut self, a: StorageId, b: StorageId) -> StorageId {
+        let all = &mut self.all;
         // The one with fewer values moves, so that a long chain costs n log n.
         let (kept, moved) = if all[a].values.len() >= all[b].values.len() { (a, b) } else { (b, a) };
         let empty = Storage {
@@ -346,7 +397,7 @@ impl<P: Program> Build<'_, P> {
             alignment: all[moved].alignment,
         };
         let moved = std::mem::replace(&mut all[moved], empty);
-        moved.values.iter().for_each(|&value| self.storages.of_value[value] = kept);
+        moved.values.iter().for_each(|&value| self.of_value[value] = kept);
         let whole = &mut all[kept];
         whole.values.extend(moved.values);
         insert_ranges(&mut whole.busy, moved.busy);

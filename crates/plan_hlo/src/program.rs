@@ -201,6 +201,24 @@ impl Program for HloProgram<'_> {
             && !self.is_needed_after(id, operand)
     }
 
+    fn reads_directly(&self, time: Time, operand: ValueId) -> bool {
+        let id = self.facts.line.instructions[time as usize];
+        let flow = &self.facts.flow;
+        let writer = flow.positions.instruction(flow.values[operand].definition);
+        let instruction = &self.module.instructions[id];
+        // Kernels take in what only renames dimensions.
+        let is_kernel = matches!(instruction.op, Op::Fusion(_));
+        let is_renamed =
+            |id: InstructionId| matches!(self.module.instructions[id].op, Op::Bitcast | Op::Reshape { .. });
+        instruction.operands.iter().any(|&read| {
+            let mut read = read;
+            while is_kernel && read != writer && is_renamed(read) {
+                read = self.module.instructions[read].operands[0];
+            }
+            read == writer
+        })
+    }
+
     fn is_same_shape(&self, time: Time, operand: ValueId, result: ValueId) -> bool {
         let id = self.facts.line.instructions[time as usize];
         let output = self.facts.flow.positions.shape_index(self.facts.flow.values[result].definition);

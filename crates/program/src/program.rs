@@ -34,6 +34,13 @@ pub trait Program {
         false
     }
 
+    /// Whether an instant reads a value from where it was written, rather than through something that passes it on: asked by
+    /// those who share as XLA does, which does not look through that.
+    fn reads_directly(&self, time: Time, operand: ValueId) -> bool {
+        let _ = (time, operand);
+        true
+    }
+
     /// Whether some result of an instant could be written over an operand. A quick no spares the questions above, which
     /// matters where instants read and write very many values.
     fn may_reuse(&self, time: Time) -> bool {

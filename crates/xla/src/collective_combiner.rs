@@ -9,22 +9,23 @@
 //!   b = f32[32] all-gather(y)          a = f32[64] get-tuple-element(ab), index=0; ...
 //! ```
 //!
-//! XLA's GPU compiler goes through the program with operands before users, and combines collectives of one kind, among the
-//! same devices, up to some bytes of results; seen in 0.12 on fully sharded and data-parallel training steps. Gathers
-//! along different dimensions are combined too, since XLA gathers along the most major one. Left alone: collectives that
-//! depend on each other. *Changed* means that collectives were combined.
+//! XLA goes through the program with operands before users, and combines collectives of one kind, among the same devices,
+//! up to some number and bytes of results; seen in 0.12 on fully sharded and data-parallel training steps. Its GPU compiler
+//! sends all-reduces as one array, and combines gathers along different dimensions too, since it gathers along the most
+//! major one. Its CPU compiler combines all-reduces only, of any size, so all gradients wait for the last one. Left alone:
+//! collectives that depend on each other. *Changed* means that collectives were combined.
 
 use memplan_ir::{
-    ArrayShape, Collective, ComputationId, Cursor, Insert, InstructionId, Module, Names, Op, Shape,
+    ArrayShape, Collective, ComputationId, Cursor, Insert, InstructionId, Module, Names, Op, Opcode, Shape,
     SliceDimension,
 };
-use memplan_memory::Bytes;
+use memplan_memory::{Bytes, by_name};
 use memplan_rewriter::{Context, Outcome, Pass, PassError, call_graph};
 use rustc_hash::FxHashSet;
 use serde::Deserialize;
 
 /// The pass.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(transparent)]
 pub struct CollectiveCombiner {
     /// How much goes together; `None` for what the built-in compiler has that runs the pass.
@@ -32,11 +33,23 @@ pub struct CollectiveCombiner {
 }
 
 /// How much goes together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CollectiveCombinerRules {
+    /// The operations that are combined.
+    #[serde(with = "by_name::list")]
+    pub kinds: Vec<Opcode>,
+    /// The most arrays that one collective takes.
+    pub max_arrays: usize,
     /// The most bytes of the results of one collective.
+    #[serde(default = "unlimited")]
     pub max_bytes: Bytes,
+    /// Whether combined all-reduces are of one array.
+    pub contiguous: bool,
+}
+
+fn unlimited() -> Bytes {
+    Bytes(u64::MAX)
 }
 
 /// The pass with the rules of the built-in compiler.
@@ -48,23 +61,30 @@ impl Pass for CollectiveCombiner {
     }
 
     fn description(&self) -> &'static str {
-        "send arrays together that go to the same devices, as XLA's GPU compiler does"
+        "send arrays together that go to the same devices, as XLA does"
     }
 
     fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
         if !module.instructions.values().any(|instruction| collective(&instruction.op).is_some()) {
             return Ok(false.into());
         }
-        let rules = self.rules.unwrap_or_else(|| super::built_in(self.name()));
+        let built_in;
+        let rules = match &self.rules {
+            Some(rules) => rules,
+            None => {
+                built_in = super::built_in(self.name());
+                &built_in
+            }
+        };
         let computations = call_graph(module, self.name())?.sequential().to_vec();
         let mut names = Names::new(module);
         let mut changed = false;
         for computation in computations {
-            let groups = groups(module, computation, rules.max_bytes);
+            let groups = groups(module, computation, rules);
             for group in groups {
                 let group = independent(module, &group);
                 if group.len() > 1 {
-                    combine(module, &group, &mut names);
+                    combine(module, &group, rules, &mut names);
                     changed = true;
                 }
             }
@@ -85,12 +105,19 @@ fn collective(op: &Op) -> Option<&Collective> {
 }
 
 /// Collectives of a computation that become one, in order.
-fn groups(module: &Module, computation: ComputationId, max_bytes: Bytes) -> Vec<Vec<InstructionId>> {
+fn groups(
+    module: &Module,
+    computation: ComputationId,
+    rules: &CollectiveCombinerRules,
+) -> Vec<Vec<InstructionId>> {
     let mut done: Vec<Vec<InstructionId>> = Vec::new();
     let mut open: Vec<(Vec<InstructionId>, u64)> = Vec::new();
     for &id in &module.computations[computation].instructions {
         let instruction = &module.instructions[id];
         let (Some(own), Some(bytes)) = (collective(&instruction.op), bytes(module, id)) else { continue };
+        if !rules.kinds.contains(&instruction.opcode()) {
+            continue;
+        }
         if instruction.operands.len() != 1 || !instruction.control_predecessors.is_empty() {
             continue;
         }
@@ -109,7 +136,8 @@ fn groups(module: &Module, computation: ComputationId, max_bytes: Bytes) -> Vec<
             None => open.push((vec![id], bytes)),
             Some(place) => {
                 let (group, sum) = &mut open[place];
-                if *sum + bytes <= max_bytes.0 && !depends_on(module, &[id], group) {
+                let fits = *sum + bytes <= rules.max_bytes.0 && group.len() < rules.max_arrays;
+                if fits && !depends_on(module, &[id], group) {
                     group.push(id);
                     *sum += bytes;
                 } else {
@@ -156,11 +184,11 @@ fn depends_on(module: &Module, some: &[InstructionId], group: &[InstructionId]) 
     false
 }
 
-fn combine(module: &mut Module, group: &[InstructionId], names: &mut Names) {
+fn combine(module: &mut Module, group: &[InstructionId], rules: &CollectiveCombinerRules, names: &mut Names) {
     let first = group[0];
     let (op, called) = (module.instructions[first].op.clone(), module.instructions[first].called.clone());
     let operands: Vec<InstructionId> = group.iter().map(|&id| module.instructions[id].operands[0]).collect();
-    if matches!(op, Op::AllReduce(_)) {
+    if rules.contiguous && matches!(op, Op::AllReduce(_)) {
         return concatenated(module, group, &operands, names);
     }
     let shapes: Vec<Shape> = group.iter().map(|&id| module.shape(id).clone()).collect();

@@ -11,7 +11,8 @@
 //! slices, transposes and updates as those of sums: an array that is read in narrow slices exists in the wide type as a
 //! whole. Since jaxlib 0.12 it moves and compares narrow floats as they are ([`FloatNormalization::keeps`]), and so does
 //! its library of kernels compute with them ([`FloatNormalization::library`]); it widens the operands of all other
-//! products. Every operation still rounds its result, as in the program.
+//! products. Every operation still rounds its result, as in the program; sums over devices are taken, and arrays sent, in
+//! the wide type.
 //!
 //! Left alone: parameters, tuples, control flow, calls, conversions, reinterpretations, constants, updates of slices
 //! (XLA widens and fuses them with the conversions around them), before jaxlib 0.12 products with a wide result, and
@@ -95,7 +96,7 @@ struct Widen<'m> {
     /// The wide form of a value.
     wide: FxHashMap<InstructionId, InstructionId>,
     /// The wide form of a computation; `None` where it has none.
-    bodies: FxHashMap<ComputationId, Option<ComputationId>>,
+    bodies: FxHashMap<(ComputationId, bool), Option<ComputationId>>,
 }
 
 impl Widen<'_> {
@@ -162,8 +163,8 @@ impl Widen<'_> {
         if result.is_tuple() && self.module.computations[instruction.parent].root == id {
             return false;
         }
-        let called = instruction.called.clone();
-        called.iter().all(|&called| self.body(called).is_some())
+        let (called, rounds) = (instruction.called.clone(), rounds(&instruction.op));
+        called.iter().all(|&called| self.body(called, rounds).is_some())
     }
 
     fn widen(&mut self, id: InstructionId) {
@@ -172,8 +173,9 @@ impl Widen<'_> {
             self.module.instructions[id].operands[i] = self.wide(operand);
         }
         for i in 0..self.module.instructions[id].called.len() {
-            let called = self.module.instructions[id].called[i];
-            let body = self.body(called).expect("asked before");
+            let instruction = &self.module.instructions[id];
+            let (called, rounds) = (instruction.called[i], rounds(&instruction.op));
+            let body = self.body(called, rounds).expect("asked before");
             self.module.instructions[id].called[i] = body;
         }
         self.module.list(id);
@@ -209,9 +211,9 @@ impl Widen<'_> {
         Cursor::beside(self.module, &mut self.names, id).insert_shaped(Op::Convert, [id], shape)
     }
 
-    /// Computes a copy of a computation in wide types, and rounds every result, which makes a sum of narrow numbers another
-    /// operation than a sum of wide ones.
-    fn widen_body(&mut self, body: ComputationId) {
+    /// Computes a copy of a computation in wide types, and rounds every result if it `rounds`, which makes a sum of narrow
+    /// numbers another operation than a sum of wide ones.
+    fn widen_body(&mut self, body: ComputationId, rounds: bool) {
         let mut rounded: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
         let listed = std::mem::take(&mut self.module.computations[body].instructions);
         for id in listed {
@@ -227,7 +229,7 @@ impl Widen<'_> {
                 continue;
             }
             self.module.set_shape(id, wide);
-            if self.module.instructions[id].op.is_elementwise() {
+            if rounds && self.module.instructions[id].op.is_elementwise() {
                 let wide = self.module.instructions[id].shape;
                 let back = self.convert(id, narrow);
                 let again = self.convert(back, wide);
@@ -239,8 +241,8 @@ impl Widen<'_> {
     }
 
     /// The wide form of a computation of numbers, such as a reducer.
-    fn body(&mut self, computation: ComputationId) -> Option<ComputationId> {
-        if let Some(&body) = self.bodies.get(&computation) {
+    fn body(&mut self, computation: ComputationId, rounds: bool) -> Option<ComputationId> {
+        if let Some(&body) = self.bodies.get(&(computation, rounds)) {
             return body;
         }
         let computes_numbers = self.module.instructions_of(computation).all(|(_, instruction)| {
@@ -253,10 +255,10 @@ impl Widen<'_> {
         let body = computes_numbers.then(|| {
             let name = self.names.fresh(&self.module.computations[computation].name.clone());
             let body = self.module.clone_computation(computation, name);
-            self.widen_body(body);
+            self.widen_body(body, rounds);
             body
         });
-        self.bodies.insert(computation, body);
+        self.bodies.insert((computation, rounds), body);
         body
     }
 }
@@ -286,7 +288,25 @@ fn is_kept(op: &Op) -> bool {
             | Op::AsyncStart(_)
             | Op::AsyncUpdate(_)
             | Op::AsyncDone(_)
-    ) || op.collective().is_some()
+    ) || op.collective().is_some() && !is_collective_of_arrays(op)
+}
+
+/// Whether this sends arrays between devices and waits for them: neither the start nor the end of a transfer.
+fn is_collective_of_arrays(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::AllGather(_)
+            | Op::AllReduce(_)
+            | Op::ReduceScatter(_)
+            | Op::AllToAll(_)
+            | Op::CollectivePermute(_)
+            | Op::CollectiveBroadcast(_)
+    )
+}
+
+/// Whether the computations that an operation calls round all that they compute.
+fn rounds(op: &Op) -> bool {
+    !is_collective_of_arrays(op)
 }
 
 /// A shape with narrow floats widened; `None` where it has none.

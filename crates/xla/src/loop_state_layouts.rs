@@ -10,8 +10,10 @@
 //! order of caches of keys and values, and the whole caches are transposed before and after the loop. Here layouts are
 //! row-major, so dimensions change places instead. Seen in 0.12 on XLA GPU, on decoders with a loop over layers.
 //!
-//! Left alone: state that begins with anything but what the caller gives, state that is not updated, or that is read in
-//! several orders or without a transpose. *Changed* means that state is stored in another order.
+//! The same holds for state that is only read, if what is read is gathered from all devices (`collective-layouts`).
+//!
+//! Left alone: state that begins with anything but what the caller gives, other state that is not updated, or that is read
+//! in several orders or without a transpose. *Changed* means that state is stored in another order.
 
 use memplan_ir::{
     ArrayShape, ComputationId, Cursor, Dimensions, Insert, InstructionId, Module, Names, Op, Shape, Users,
@@ -131,7 +133,10 @@ impl State {
             }
         }
         let result = module.instructions[root].operands[self.index as usize];
-        (self.updates.contains(&result) && !self.reads.is_empty()).then_some(())
+        let is_gathered = |&[.., transpose]: &[InstructionId; 3]| is_gathered(module, users, transpose);
+        let is_stored = self.updates.contains(&result)
+            || self.elements.contains(&result) && self.reads.iter().all(is_gathered);
+        (is_stored && !self.reads.is_empty()).then_some(())
     }
 
     /// A slice, of which the first dimension is dropped before it is transposed.
@@ -239,4 +244,26 @@ fn is_given(module: &Module, mut id: InstructionId) -> bool {
         id = module.instructions[id].operands[0];
     }
     matches!(module.instructions[id].op, Op::Parameter { .. })
+}
+
+/// Whether a value is only gathered from all devices, perhaps behind a tuple and a barrier.
+fn is_gathered(module: &Module, users: &Users, value: InstructionId) -> bool {
+    let &[user] = users.of(value) else { return false };
+    match module.instructions[user].op {
+        Op::AllGather(_) => true,
+        Op::Tuple => {
+            let place = module.instructions[user].operands.iter().position(|&operand| operand == value);
+            let elements = match users.of(user) {
+                &[barrier] if module.instructions[barrier].op == Op::OptimizationBarrier => users.of(barrier),
+                elements => elements,
+            };
+            elements.iter().all(|&element| match module.instructions[element].op {
+                Op::GetTupleElement { index } => {
+                    Some(index as usize) != place || is_gathered(module, users, element)
+                }
+                _ => false,
+            })
+        }
+        _ => false,
+    }
 }

@@ -45,7 +45,7 @@ impl<'s> Parser<'s> {
     pub(super) fn right_hand_side(
         &mut self,
         scope: &mut Scope<'s>,
-        head: Head,
+        mut head: Head,
         name: Option<&str>,
         name_span: Range<usize>,
     ) -> Parsed<InstructionId> {
@@ -54,6 +54,9 @@ impl<'s> Parser<'s> {
             Opcode::Constant => (Some(self.constant(&head)?), Operands::new()),
             _ => (None, self.operands(scope)?),
         };
+        if let Some((opcode, wrapped)) = self.wrapped_collective(&head, &operands) {
+            (head.opcode, head.wrapped) = (opcode, Some(wrapped));
+        }
         let mut attributes = match name {
             Some(_) => self.attributes(scope, &head)?,
             None => Attributes::default(),
@@ -78,6 +81,29 @@ impl<'s> Parser<'s> {
             scope.nameless.push(id);
         }
         Ok(id)
+    }
+
+    /// Since 0.12, XLA also writes an async-start around a collective as `all-reduce-start`, which is an opcode. Only the
+    /// shape tells: its operands are a tuple, even if there is one. (Several gathered arrays are written alike in both
+    /// ways, and take the same memory.)
+    fn wrapped_collective(&self, head: &Head, operands: &Operands) -> Option<(Opcode, Opcode)> {
+        let (wrapped, is_start) = match head.opcode {
+            Opcode::AllReduceStart => (Opcode::AllReduce, true),
+            Opcode::AllGatherStart => (Opcode::AllGather, true),
+            Opcode::CollectivePermuteStart => (Opcode::CollectivePermute, true),
+            Opcode::AllReduceDone => (Opcode::AllReduce, false),
+            Opcode::AllGatherDone => (Opcode::AllGather, false),
+            Opcode::CollectivePermuteDone => (Opcode::CollectivePermute, false),
+            _ => return None,
+        };
+        if !is_start {
+            let start = &self.module.instructions[*operands.first()?].op;
+            return matches!(start, Op::AsyncStart(_)).then_some((Opcode::AsyncDone, wrapped));
+        }
+        let parts = self.shape_at(head.shape?).as_tuple()?;
+        let inputs = parts.first()?.as_tuple()?;
+        let is_wrapped = wrapped == Opcode::AllReduce || inputs.len() == 1;
+        is_wrapped.then_some((Opcode::AsyncStart, wrapped))
     }
 
     /// Appends an instruction to the computation being read.

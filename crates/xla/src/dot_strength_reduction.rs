@@ -1,0 +1,134 @@
+//! `dot-strength-reduction`: small products of a matrix with a vector as sums of elementwise products.
+//!
+//! ```text
+//!   d = bf16[32,4,2048] dot(q: bf16[32,4,64], k: bf16[32,2048,4,64])    batches of 32 and 4, sums of 64
+//!      =>
+//!   m = bf16[32,2048,4,64] multiply(broadcast(q), k)
+//!   s = f32[32,2048,4] reduce(convert(m), 0), dimensions={3}
+//!   d = bf16[32,4,2048] transpose(convert(s))
+//! ```
+//!
+//! XLA's GPU compiler does this while it simplifies, before it makes matrices of what products read. So a step of decoding
+//! reads its cache as it lies, in one kernel (seen on jaxlib 0.12.0.1). An operand is a vector if each of its dimensions is
+//! a batch or summed. Left alone: products with more than [`DotStrengthReduction::max_size`] for each batch, and integers.
+//! *Changed* means that there was such a product.
+
+use memplan_ir::{
+    ArrayShape, BinaryOp, Dimensions, Dot, ElementType, InstructionId, Module, Op, Scalar, Shape,
+};
+use memplan_rewriter::{Context, Outcome, Pass, PassError, Rewriter};
+use serde::Deserialize;
+
+/// The pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(transparent)]
+pub struct DotStrengthReduction {
+    /// What is small; `None` for what the built-in compiler has that runs the pass.
+    pub rules: Option<DotStrengthReductionRules>,
+}
+
+/// What is small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DotStrengthReductionRules {
+    /// The product of the extents of one batch must be less: those that are summed, and those of the result.
+    pub max_size: u64,
+}
+
+/// The pass with the rules of the built-in compiler.
+pub const DOT_STRENGTH_REDUCTION: DotStrengthReduction = DotStrengthReduction { rules: None };
+
+impl Pass for DotStrengthReduction {
+    fn name(&self) -> &'static str {
+        "dot-strength-reduction"
+    }
+
+    fn description(&self) -> &'static str {
+        "multiply small matrices by vectors elementwise, as XLA's GPU compiler does"
+    }
+
+    fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
+        let rules = self.rules.unwrap_or_else(|| super::built_in(self.name()));
+        let mut rewriter = Rewriter::new(module);
+        rewriter.sweep(|r, id| match r.op(id) {
+            Op::Dot(dot) => {
+                let dot = dot.clone();
+                reduce(r, rules, id, &dot)
+            }
+            _ => None,
+        });
+        Ok(rewriter.finish().into())
+    }
+}
+
+fn reduce(
+    r: &mut Rewriter<'_>,
+    rules: DotStrengthReductionRules,
+    id: InstructionId,
+    dot: &Dot,
+) -> Option<InstructionId> {
+    let numbers = &dot.dimensions;
+    let sides = [
+        (r.operand(id, 0), &numbers.lhs_batch, &numbers.lhs_contracting),
+        (r.operand(id, 1), &numbers.rhs_batch, &numbers.rhs_contracting),
+    ];
+    let is_vector = |&&(operand, batch, summed): &&(InstructionId, &Dimensions, &Dimensions)| {
+        r.array(operand).is_some_and(|array| array.rank() == batch.len() + summed.len())
+    };
+    let place = sides.iter().position(|side| is_vector(&side))?;
+    let ((vector, of_vector, sums_of_vector), (matrix, batch, summed)) = (sides[place], sides[1 - place]);
+    let (from, to) = (r.array(vector)?.clone(), r.array(matrix)?.clone());
+    let result = r.array(id)?.clone();
+    if !to.element_type.is_floating() || from.element_type != to.element_type {
+        return None;
+    }
+    let others: Vec<i64> =
+        (0..to.rank() as i64).filter(|d| !batch.contains(d) && !summed.contains(d)).collect();
+    let extents = others.iter().chain(summed.iter()).map(|&d| to.dimensions[d as usize] as u64);
+    if extents.fold(1u64, u64::saturating_mul) >= rules.max_size {
+        return None;
+    }
+    let goes_to = |d: i64| {
+        let in_batch = of_vector.iter().position(|&other| other == d).map(|i| batch[i]);
+        in_batch.or_else(|| sums_of_vector.iter().position(|&other| other == d).map(|i| summed[i]))
+    };
+    let goes: Vec<i64> = (0..from.rank() as i64).map(goes_to).collect::<Option<_>>()?;
+    // Broadcasts keep the order of dimensions.
+    let mut order: Vec<i64> = (0..goes.len() as i64).collect();
+    order.sort_by_key(|&d| goes[d as usize]);
+    let turned = transpose(r, vector, &order)?;
+    let dimensions: Dimensions = order.iter().map(|&d| goes[d as usize]).collect();
+    let spread = r.emit(Op::Broadcast { dimensions }, [turned], Shape::Array(to.clone()));
+    let multiplied = r.emit(Op::Binary(BinaryOp::Multiply), [spread, matrix], Shape::Array(to.clone()));
+    let accumulator = if to.element_type.bits() < 32 { ElementType::F32 } else { to.element_type };
+    let wide = convert(r, multiplied, accumulator)?;
+    let left: Vec<i64> = (0..to.rank() as i64).filter(|d| !summed.contains(d)).collect();
+    let shape = Shape::array(accumulator, left.iter().map(|&d| to.dimensions[d as usize]));
+    let zero = r.splat_array(Scalar::integer(accumulator, 0), &[]);
+    let adder = r.combiner("sum", BinaryOp::Add, accumulator);
+    let sum = r.emit_call(Op::Reduce { dimensions: summed.clone() }, [wide, zero], [adder], shape);
+    let wanted = batch.iter().chain(&others);
+    let order: Vec<i64> =
+        wanted.map(|d| left.iter().position(|other| other == d).map(|i| i as i64)).collect::<Option<_>>()?;
+    let sum = transpose(r, sum, &order)?;
+    convert(r, sum, result.element_type)
+}
+
+/// Dimension `order[i]` of a value as dimension `i`.
+fn transpose(r: &mut Rewriter<'_>, x: InstructionId, order: &[i64]) -> Option<InstructionId> {
+    if order.is_sorted() {
+        return Some(x);
+    }
+    let array = r.array(x)?;
+    let extents: Vec<i64> = order.iter().map(|&d| array.dimensions[d as usize]).collect();
+    let shape = Shape::array(array.element_type, extents);
+    Some(r.emit(Op::Transpose { dimensions: order.iter().copied().collect() }, [x], shape))
+}
+
+fn convert(r: &mut Rewriter<'_>, x: InstructionId, to: ElementType) -> Option<InstructionId> {
+    let array = r.array(x)?.clone();
+    if array.element_type == to {
+        return Some(x);
+    }
+    Some(r.emit(Op::Convert, [x], Shape::Array(ArrayShape { element_type: to, ..array })))
+}
