@@ -134,7 +134,7 @@ impl Grouper<'_> {
 }
 
 /// Cycles that an operation takes for an element.
-fn cycles(rules: &ColumnRules, op: &Op, element_type: ElementType) -> f64 {
+pub(super) fn cycles(rules: &ColumnRules, op: &Op, element_type: ElementType) -> f64 {
     let is_measured = matches!(element_type, ElementType::F16 | ElementType::F32);
     let slow = rules.slow.get(&op.opcode()).filter(|_| is_measured);
     slow.copied().unwrap_or(rules.cycles)

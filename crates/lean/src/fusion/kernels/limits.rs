@@ -5,7 +5,7 @@ use memplan_memory::ContractionRules;
 use memplan_rewriter::cost::{self, CostClass, Hero};
 
 use super::super::report::Verdict;
-use super::{Grouper, Kernel, KernelId, Usage, strides};
+use super::{Grouper, Kernel, KernelId, Usage, columns, strides};
 
 impl Grouper<'_> {
     /// Whether an instruction goes into the kernels of its users; the first reason why not.
@@ -135,7 +135,8 @@ impl Grouper<'_> {
                 if is_reduction && !rules.reduce_transposes && self.reads_across(id) {
                     return Err(Verdict::ReadsAcross);
                 }
-                if is_kept_out || is_twice && self.is_expensive(id) {
+                let is_slow = usage.reused && count > 1 && self.is_slow(id);
+                if is_kept_out || is_slow || is_twice && self.is_expensive(id) {
                     return Err(Verdict::Expensive { opcode, kernels: count });
                 }
                 if let Some(hero) = usage.feeds
@@ -163,6 +164,17 @@ impl Grouper<'_> {
             return Err(Verdict::Operands { operands });
         }
         self.check_in_place(id, kernel)
+    }
+
+    /// Whether an operation takes longer than moving its result, written once and read twice.
+    fn is_slow(&self, id: InstructionId) -> bool {
+        let (Some(rules), Some(array)) = (&self.target.fusion.columns, self.module.shape(id).as_array())
+        else {
+            return false;
+        };
+        let cycles = columns::cycles(rules, &self.module.instructions[id].op, array.element_type);
+        let bytes = 3.0 * f64::from(array.element_type.byte_width());
+        cycles / (rules.multiprocessors * rules.multiprocessor_cycles) > bytes / rules.bandwidth
     }
 
     /// Whether the kernel that computes a value reads an array through a transpose that moves the last dimension: the value
