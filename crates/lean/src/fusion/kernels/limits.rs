@@ -135,7 +135,7 @@ impl Grouper<'_> {
                 if is_reduction && !rules.reduce_transposes && self.reads_across(id) {
                     return Err(Verdict::ReadsAcross);
                 }
-                let is_slow = usage.reused && count > 1 && self.is_slow(id);
+                let is_slow = usage.reused && usage.feeds.is_none() && count > 1 && self.is_slow(id);
                 if is_kept_out || is_slow || is_twice && self.is_expensive(id) {
                     return Err(Verdict::Expensive { opcode, kernels: count });
                 }
