@@ -10,8 +10,9 @@
 //!
 //! XLA's GPU compiler lets the dimension along which it gathers be the most major one of the layout, so that what each
 //! device sends is in one piece. The part of a device is copied for that, if it lies otherwise, and a product reads the
-//! gathered array in either order; what passes through a barrier is copied before. Seen in 0.12. Left alone: gathers of several arrays. *Changed* means that there was a
-//! gather along another dimension.
+//! gathered array in either order; what passes through a barrier is copied before. Seen in 0.12.
+//!
+//! Left alone: gathers of several arrays. *Changed* means that there was a gather along another dimension.
 
 use memplan_ir::{ArrayShape, Cursor, Dimensions, Insert, InstructionId, Module, Names, Op, Shape};
 use memplan_rewriter::{Context, PassError, PassFn};
