@@ -132,7 +132,7 @@ impl Grouper<'_> {
                 });
                 let is_kept_out = count > 1 && is_for_reduction && !rules.reduce_shares;
                 let is_reduction = kernel.hero.is_some_and(|(_, kind)| kind == Hero::Reduction);
-                if is_reduction && !rules.reduce_transposes && self.reads_across(id) {
+                if is_reduction && !rules.reduce_transposes && self.reads_across.contains(id) {
                     return Err(Verdict::ReadsAcross);
                 }
                 let is_slow = usage.reused && usage.feeds.is_none() && count > 1 && self.is_slow(id);
@@ -178,8 +178,8 @@ impl Grouper<'_> {
     }
 
     /// Whether the kernel that computes a value reads an array through a transpose that moves the last dimension: the value
-    /// is that transpose, or computed element by element from one that nothing else reads.
-    fn reads_across(&self, id: InstructionId) -> bool {
+    /// is that transpose, or computed element by element from one that nothing else reads. Operands were asked before.
+    pub(super) fn does_read_across(&self, id: InstructionId) -> bool {
         let instruction = &self.module.instructions[id];
         match &instruction.op {
             Op::Transpose { dimensions } => {
@@ -188,8 +188,11 @@ impl Grouper<'_> {
                 moves_last && !matches!(source, Op::Broadcast { .. } | Op::Iota { .. })
             }
             _ if self.classes[id] == CostClass::Cheap && cost::is_pointwise(self.module, id) => {
-                let is_only_for = |&&operand: &&InstructionId| self.users.of(operand).len() == 1;
-                instruction.operands.iter().filter(is_only_for).any(|&operand| self.reads_across(operand))
+                let is_only_for = |operand: InstructionId| self.users.of(operand).len() == 1;
+                instruction
+                    .operands
+                    .iter()
+                    .any(|&operand| is_only_for(operand) && self.reads_across.contains(operand))
             }
             _ => false,
         }

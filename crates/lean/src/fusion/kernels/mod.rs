@@ -112,6 +112,8 @@ struct Grouper<'a> {
     needs: needs::Needs,
     /// Values that are not computed in the kernel of the column reduction that reads them.
     kept_from_columns: EntitySet<InstructionId>,
+    /// Values whose kernel would read an array across its rows.
+    reads_across: EntitySet<InstructionId>,
     /// Instructions that others must run after.
     is_control_predecessor: EntitySet<InstructionId>,
     /// Entry parameters, and parts of them, of which the caller gives something up.
@@ -147,6 +149,7 @@ impl<'a> Grouper<'a> {
             spans: merge::Spans::default(),
             needs: needs::Needs::default(),
             kept_from_columns: EntitySet::new(),
+            reads_across: EntitySet::new(),
             is_control_predecessor: EntitySet::new(),
             has_given_up: module
                 .config
@@ -170,6 +173,9 @@ impl<'a> Grouper<'a> {
             self.classes[id] = cost::class_of(self.module, id);
             self.bytes[id] = cost::result_bytes(self.module, self.target, id);
             self.keep_bytes[id] = self.bytes_to_keep(id);
+            if self.does_read_across(id) {
+                self.reads_across.insert(id);
+            }
             let predecessors = &self.module.instructions[id].control_predecessors;
             predecessors.iter().for_each(|&before| _ = self.is_control_predecessor.insert(before));
         }
