@@ -5,8 +5,10 @@
 //! *cheap* here. *Expensive* operations read many elements for each element of their result.
 
 use memplan_analysis::{Machine, operations};
-use memplan_ir::{Access, ArrayShape, Dimensions, Instruction, InstructionId, Module, Op, Role, Shape};
+use memplan_ir::{Access, ArrayShape, Instruction, InstructionId, Module, Op, Role, Shape};
 use memplan_memory::{MemorySpaceId, Target, is_view};
+
+use crate::views::inverse;
 
 /// How an operation relates to a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,10 +157,7 @@ pub fn moves_no_bytes(module: &Module, id: InstructionId) -> bool {
 pub fn permuted(array: &ArrayShape, dimensions: &[i64]) -> ArrayShape {
     let mut permuted = array.clone();
     permuted.dimensions = dimensions.iter().map(|&d| array.dimensions[d as usize]).collect();
-    let mut becomes = Dimensions::from_elem(0, dimensions.len());
-    for (to, &from) in dimensions.iter().enumerate() {
-        becomes[from as usize] = to as i64;
-    }
+    let becomes = inverse(dimensions);
     let order = array.minor_to_major().iter().map(|&d| becomes[d as usize]).collect();
     permuted.layout.get_or_insert_default().minor_to_major = order;
     permuted

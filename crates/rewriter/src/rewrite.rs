@@ -456,6 +456,37 @@ impl<'m> Rewriter<'m> {
         Some(self.emit(Op::Transpose { dimensions: order.clone() }, [id], shape))
     }
 
+    /// A reduction of one transposed array as one of the array before: the order of the reduced dimensions does not matter,
+    /// that of the others is restored on the smaller result. `None` for anything else, and at either end of a control
+    /// dependency.
+    ///
+    /// # Panics
+    /// As [`Rewriter::emit`].
+    pub fn reduced_before_transpose(&mut self, id: InstructionId) -> Option<InstructionId> {
+        let Op::Reduce { dimensions } = self.op(id) else { return None };
+        let &[transposed, initial] = self.operands(id) else { return None };
+        let Op::Transpose { dimensions: order } = self.op(transposed) else { return None };
+        if self.has_control_dependencies(id) {
+            return None;
+        }
+        let mut reduced: Dimensions = dimensions.iter().map(|&d| order[d as usize]).collect();
+        reduced.sort_unstable();
+        let kept: Dimensions = order.iter().copied().filter(|d| !reduced.contains(d)).collect();
+        let mut sorted = kept.clone();
+        sorted.sort_unstable();
+        let (source, reducer, shape) =
+            (self.operand(transposed, 0), self.get(id).called[0], self.shape(id).clone());
+        let extents = self.dimensions(source)?;
+        let small = Shape::array(self.element_type(id)?, sorted.iter().map(|&d| extents[d as usize]));
+        let result = self.emit_call(Op::Reduce { dimensions: reduced }, [source, initial], [reducer], small);
+        if kept == sorted {
+            return Some(result);
+        }
+        let place = |d: &i64| sorted.iter().position(|other| other == d).expect("the same dimensions") as i64;
+        let dimensions = kept.iter().map(place).collect();
+        Some(self.emit(Op::Transpose { dimensions }, [result], shape))
+    }
+
     /// A name that no instruction and no computation of the module has. The first call is linear in the instructions of the
     /// module.
     pub fn fresh_name(&mut self, base: &str) -> Box<str> {

@@ -4,6 +4,13 @@ use memplan_ir::{ArrayShape, Dimensions, Op};
 
 use crate::cost;
 
+/// The inverse of a permutation: where each dimension is in an order.
+pub fn inverse(order: &[i64]) -> Dimensions {
+    let mut places = Dimensions::from_elem(0, order.len());
+    (0..).zip(order).for_each(|(at, &d)| places[d as usize] = at);
+    places
+}
+
 /// The minor-to-major order of the result that leaves the operand's elements where they are; `None` if there is none.
 pub fn order_of_result(op: &Op, operand: &ArrayShape, result: &ArrayShape) -> Option<Dimensions> {
     match op {

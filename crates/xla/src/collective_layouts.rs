@@ -15,6 +15,7 @@
 //! Left alone: gathers of several arrays. *Changed* means that there was a gather along another dimension.
 
 use memplan_ir::{ArrayShape, Cursor, Dimensions, Insert, InstructionId, Module, Names, Op, Shape};
+use memplan_rewriter::views::inverse;
 use memplan_rewriter::{Context, PassError, PassFn};
 
 /// The pass.
@@ -50,8 +51,6 @@ fn gather_first(module: &mut Module, names: &mut Names, id: InstructionId) -> Op
     }
     let order: Dimensions =
         [d].into_iter().chain((0..part.rank() as i64).filter(|&other| other != d)).collect();
-    let mut back = order.clone();
-    order.iter().enumerate().for_each(|(to, &from)| back[from as usize] = to as i64);
     let extents = order.iter().map(|&d| whole.dimensions[d as usize]);
     let shape = Shape::Array(ArrayShape::new(whole.element_type, extents.collect::<Dimensions>()));
     collective.dimension = Some(0);
@@ -66,7 +65,7 @@ fn gather_first(module: &mut Module, names: &mut Names, id: InstructionId) -> Op
     let mut at = Cursor::beside(module, names, id);
     let gathered = at.insert_shaped(Op::AllGather(collective), [sent], shape);
     let instruction = &mut module.instructions[id];
-    instruction.op = Op::Transpose { dimensions: back };
+    instruction.op = Op::Transpose { dimensions: inverse(&order) };
     instruction.operands = [gathered].into_iter().collect();
     module.put_operands_first(parent);
     Some(())

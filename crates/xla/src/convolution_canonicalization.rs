@@ -24,6 +24,7 @@ use memplan_ir::{
     ArrayShape, Convolution, ConvolutionDimensions, Dimensions, ElementType, InstructionId, Module, Op,
     Shape, Window, WindowDimension,
 };
+use memplan_rewriter::views::inverse;
 use memplan_rewriter::{PassFn, Rewriter};
 
 /// The order of XLA's CPU compiler: `b01f_01io->b01f`.
@@ -135,7 +136,7 @@ fn reorder(
 
 /// The numbers of the same dimensions in the new orders.
 fn renumbered(of: &ConvolutionDimensions, orders: &Orders) -> ConvolutionDimensions {
-    let [input, kernel, result] = [&orders.input, &orders.kernel, &orders.result].map(inverse);
+    let [input, kernel, result] = [&orders.input, &orders.kernel, &orders.result].map(|order| inverse(order));
     let all = |places: &Dimensions, old: &Dimensions| old.iter().map(|&d| places[d as usize]).collect();
     ConvolutionDimensions {
         input_batch: input[of.input_batch as usize],
@@ -148,11 +149,4 @@ fn renumbered(of: &ConvolutionDimensions, orders: &Orders) -> ConvolutionDimensi
         output_feature: result[of.output_feature as usize],
         output_spatial: all(&result, &of.output_spatial),
     }
-}
-
-/// The position of each dimension in an order.
-fn inverse(order: &Dimensions) -> Dimensions {
-    let mut places = Dimensions::from_elem(0, order.len());
-    (0..).zip(order).for_each(|(at, &d)| places[d as usize] = at);
-    places
 }

@@ -94,9 +94,9 @@ fn reduce(
     };
     let goes: Vec<i64> = (0..from.rank() as i64).map(goes_to).collect::<Option<_>>()?;
     // Broadcasts keep the order of dimensions.
-    let mut order: Vec<i64> = (0..goes.len() as i64).collect();
+    let mut order: Dimensions = (0..goes.len() as i64).collect();
     order.sort_by_key(|&d| goes[d as usize]);
-    let turned = transpose(r, vector, &order)?;
+    let turned = r.transposed(vector, &order)?;
     let dimensions: Dimensions = order.iter().map(|&d| goes[d as usize]).collect();
     let spread = r.emit(Op::Broadcast { dimensions }, [turned], Shape::Array(to.clone()));
     let multiplied = r.emit(Op::Binary(BinaryOp::Multiply), [spread, matrix], Shape::Array(to.clone()));
@@ -108,21 +108,10 @@ fn reduce(
     let adder = r.combiner("sum", BinaryOp::Add, accumulator);
     let sum = r.emit_call(Op::Reduce { dimensions: summed.clone() }, [wide, zero], [adder], shape);
     let wanted = batch.iter().chain(&others);
-    let order: Vec<i64> =
+    let order: Dimensions =
         wanted.map(|d| left.iter().position(|other| other == d).map(|i| i as i64)).collect::<Option<_>>()?;
-    let sum = transpose(r, sum, &order)?;
+    let sum = r.transposed(sum, &order)?;
     convert(r, sum, result.element_type)
-}
-
-/// Dimension `order[i]` of a value as dimension `i`.
-fn transpose(r: &mut Rewriter<'_>, x: InstructionId, order: &[i64]) -> Option<InstructionId> {
-    if order.is_sorted() {
-        return Some(x);
-    }
-    let array = r.array(x)?;
-    let extents: Vec<i64> = order.iter().map(|&d| array.dimensions[d as usize]).collect();
-    let shape = Shape::array(array.element_type, extents);
-    Some(r.emit(Op::Transpose { dimensions: order.iter().copied().collect() }, [x], shape))
 }
 
 fn convert(r: &mut Rewriter<'_>, x: InstructionId, to: ElementType) -> Option<InstructionId> {

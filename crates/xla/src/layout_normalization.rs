@@ -14,6 +14,7 @@
 //! that an operation was moved before a transpose.
 
 use memplan_ir::{Dimensions, InstructionId, Module, Op, Shape};
+use memplan_rewriter::views::inverse;
 use memplan_rewriter::{Context, PassError, PassFn, Rewriter, cost};
 use smallvec::SmallVec;
 
@@ -27,10 +28,7 @@ pub const LAYOUT_NORMALIZATION: PassFn = PassFn {
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     let mut rewriter = Rewriter::new(module);
     rewriter.sweep(|r, id| match r.op(id) {
-        Op::Reduce { dimensions } => {
-            let dimensions = dimensions.clone();
-            reduction(r, id, &dimensions)
-        }
+        Op::Reduce { .. } => r.reduced_before_transpose(id),
         Op::Reshape { .. } => without_single_rows(r, id),
         Op::Transpose { dimensions } => {
             let dimensions = dimensions.clone();
@@ -50,9 +48,8 @@ fn transpose(r: &mut Rewriter<'_>, id: InstructionId, order: &Dimensions) -> Opt
         let source = r.operand(operand, 0);
         return r.transposed(source, &both);
     }
-    let is_inverse =
-        |inner: &Dimensions| order.iter().enumerate().all(|(i, &d)| inner[d as usize] == i as i64);
-    let brings_back = |&read: &InstructionId| permutation(r, read).is_some_and(is_inverse);
+    let inverse = inverse(order);
+    let brings_back = |&read: &InstructionId| permutation(r, read) == Some(&inverse);
     let extents = r.dimensions(operand)?;
     let is_movable =
         |&read: &InstructionId| r.dimensions(read).is_some_and(|found| found.is_empty() || found == extents);
@@ -64,19 +61,7 @@ fn transpose(r: &mut Rewriter<'_>, id: InstructionId, order: &Dimensions) -> Opt
     {
         return None;
     }
-    let read: SmallVec<[InstructionId; 4]> = r.operands(operand).iter().copied().collect();
-    let mut inverse = order.clone();
-    order.iter().enumerate().for_each(|(i, &d)| inverse[d as usize] = i as i64);
-    let moved: Option<Vec<InstructionId>> = read
-        .into_iter()
-        .map(|read| match r.op(read) {
-            Op::Transpose { dimensions } if *dimensions != inverse => r.transposed(read, order),
-            _ => untransposed(r, read, &inverse).or_else(|| r.transposed(read, order)),
-        })
-        .collect();
-    let shape = Shape::array(r.element_type(operand)?, r.dimensions(id)?);
-    let op = r.op(operand).clone();
-    Some(r.emit(op, moved?, shape))
+    before_transpose(r, operand, &inverse)
 }
 
 /// An operation on the elements of arrays that are transposed in the same way, or only repeat.
@@ -96,27 +81,34 @@ fn pointwise(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     if r.has_control_dependencies(id) || !r.operands(id).iter().all(is_movable) {
         return None;
     }
-    let operands: SmallVec<[InstructionId; 4]> = r.operands(id).iter().copied().collect();
-    let operands: Option<Vec<InstructionId>> =
-        operands.into_iter().map(|operand| untransposed(r, operand, &order)).collect();
-    let inner = r.dimensions(r.operand(transpose, 0))?;
-    let shape = Shape::array(r.element_type(id)?, inner);
-    let op = r.op(id).clone();
-    let moved = r.emit(op, operands?, shape);
+    let moved = before_transpose(r, id, &order)?;
     r.transposed(moved, &order)
 }
 
-/// What an operand is before it is transposed into `order`.
+/// An elementwise operation as it is before its result is transposed into `order`.
+fn before_transpose(r: &mut Rewriter<'_>, id: InstructionId, order: &Dimensions) -> Option<InstructionId> {
+    let (extents, element_type) = (r.dimensions(id)?, r.element_type(id)?);
+    let back = inverse(order);
+    let operands: SmallVec<[InstructionId; 4]> = r.operands(id).iter().copied().collect();
+    let operands: Option<Vec<InstructionId>> = operands
+        .into_iter()
+        .map(|operand| untransposed(r, operand, order).or_else(|| r.transposed(operand, &back)))
+        .collect();
+    let shape = Shape::array(element_type, back.iter().map(|&d| extents[d as usize]));
+    let op = r.op(id).clone();
+    Some(r.emit(op, operands?, shape))
+}
+
+/// What an operand is before it is transposed into `order`; `None` if that takes another transpose.
 fn untransposed(r: &mut Rewriter<'_>, operand: InstructionId, order: &Dimensions) -> Option<InstructionId> {
     let outer = r.dimensions(operand)?;
     if outer.is_empty() {
         return Some(operand);
     }
-    let mut inner = outer.clone();
-    order.iter().zip(&outer).for_each(|(&at, &extent)| inner[at as usize] = extent);
+    let inner: Dimensions = inverse(order).iter().map(|&d| outer[d as usize]).collect();
     let shape = Shape::array(r.element_type(operand)?, inner.clone());
     match r.op(operand).clone() {
-        Op::Transpose { .. } => Some(r.operand(operand, 0)),
+        Op::Transpose { dimensions } if dimensions == *order => Some(r.operand(operand, 0)),
         Op::Iota { dimension } => Some(r.emit(Op::Iota { dimension: order[dimension as usize] }, [], shape)),
         Op::Constant(_) => {
             let value = r.splat(operand)?;
@@ -139,28 +131,6 @@ fn untransposed(r: &mut Rewriter<'_>, operand: InstructionId, order: &Dimensions
         }
         _ => None,
     }
-}
-
-/// A reduction of a transposed array: what is left is transposed, if more than one dimension is.
-fn reduction(r: &mut Rewriter<'_>, id: InstructionId, dimensions: &Dimensions) -> Option<InstructionId> {
-    let &[operand, initial] = r.operands(id) else { return None };
-    let order = permutation(r, operand)?.clone();
-    if r.has_control_dependencies(id) {
-        return None;
-    }
-    let mut reduced: Dimensions = dimensions.iter().map(|&d| order[d as usize]).collect();
-    reduced.sort_unstable();
-    let source = r.operand(operand, 0);
-    let extents = r.dimensions(source)?;
-    let kept: Dimensions = order.iter().copied().filter(|d| !reduced.contains(d)).collect();
-    let mut sorted = kept.clone();
-    sorted.sort_unstable();
-    let shape = Shape::array(r.element_type(id)?, sorted.iter().map(|&d| extents[d as usize]));
-    let reducer = r.get(id).called[0];
-    let result = r.emit_call(Op::Reduce { dimensions: reduced }, [source, initial], [reducer], shape);
-    let place = |d: &i64| sorted.iter().position(|other| other == d).expect("the same dimensions") as i64;
-    let order = kept.iter().map(place).collect();
-    r.transposed(result, &order)
 }
 
 /// Dimensions of one element that a reshape drops are dropped before the transpose: only the others move elements.

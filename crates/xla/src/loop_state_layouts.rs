@@ -18,6 +18,7 @@
 use memplan_ir::{
     ArrayShape, ComputationId, Cursor, Dimensions, Insert, InstructionId, Module, Names, Op, Shape, Users,
 };
+use memplan_rewriter::views::inverse;
 use memplan_rewriter::{Context, PassError, PassFn, cost};
 
 /// The pass.
@@ -225,8 +226,7 @@ impl State {
         let given = module.instructions[init].operands[index as usize];
         let transposed = Cursor::unlisted(module, names, parent).transpose(given, self.order.iter().copied());
         module.instructions[init].operands[index as usize] = transposed;
-        let mut back = self.order.clone();
-        self.order.iter().enumerate().for_each(|(to, &from)| back[from as usize] = to as i64);
+        let back = inverse(&self.order);
         for &result in &self.results {
             let mut at = Cursor::unlisted(module, names, parent);
             let element =

@@ -42,28 +42,28 @@ fn rewrite(r: &mut Rewriter<'_>, id: InstructionId, dot: RaggedDot) -> Option<In
     let &[lhs, rhs, sizes] = r.operands(id) else { return None };
     let DotDimensions { lhs_contracting, rhs_contracting, lhs_batch, rhs_batch } = dot.dimensions;
     let &ragged = dot.lhs_ragged_dims.first()?;
+    let contracted = lhs_contracting.iter().position(|&d| d == ragged);
     let is_one_list = r.array(sizes)?.rank() == 1;
-    if !is_one_list || lhs_batch.contains(&ragged) {
+    let has_groups = contracted.is_some() || !dot.rhs_group_dims.is_empty();
+    if !is_one_list || !has_groups || lhs_batch.contains(&ragged) {
         return None;
     }
     let beyond = |dimensions: &Dimensions| dimensions.iter().map(|d| d + 1).collect::<Vec<i64>>();
     let rows = Rows::new(r, sizes)?;
     let new_lhs = rows.by_group(r, lhs, ragged)?;
-    let at = lhs_contracting.iter().position(|&d| d == ragged);
-    let (new_rhs, dimensions) = match (at, dot.rhs_group_dims.first()) {
-        (Some(at), _) => {
+    let (new_rhs, dimensions) = match contracted {
+        Some(at) => {
             let new_rhs = rows.by_group(r, rhs, rhs_contracting[at])?;
             let lhs_batch = [vec![0], beyond(&lhs_batch)].concat();
             let rhs_batch = [vec![0], beyond(&rhs_batch)].concat();
             let dimensions = DotDimensions::new(beyond(&lhs_contracting), beyond(&rhs_contracting));
             (new_rhs, dimensions.with_batch(lhs_batch, rhs_batch))
         }
-        (None, Some(&group)) => {
+        None => {
             let of_lhs = [vec![0], beyond(&lhs_contracting)].concat();
-            let of_rhs = [vec![group], rhs_contracting.to_vec()].concat();
+            let of_rhs = [&dot.rhs_group_dims[..1], &rhs_contracting].concat();
             (rhs, DotDimensions::new(of_lhs, of_rhs).with_batch(beyond(&lhs_batch), rhs_batch))
         }
-        (None, None) => return None,
     };
     let product = Dot { dimensions, precision: dot.precision };
     let shape = Shape::Array(r.array(id)?.clone());

@@ -2,8 +2,7 @@
 
 use memplan_ir::{Convolution, ConvolutionDimensions, InstructionId, Op};
 use memplan_rewriter::Rewriter;
-
-use super::factors::inverse;
+use memplan_rewriter::views::inverse;
 
 /// A convolution of operands that are arranged first in a way that its attributes can say.
 pub(super) fn convolution(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {

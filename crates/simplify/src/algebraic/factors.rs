@@ -62,15 +62,6 @@ pub(super) fn without_ones(dimensions: &[i64]) -> Dimensions {
     extended(dimensions).map(|(_, extent)| extent).collect()
 }
 
-/// The inverse of a permutation.
-pub(super) fn inverse(permutation: &[i64]) -> Dimensions {
-    let mut inverse = Dimensions::from_elem(0, permutation.len());
-    for (i, &p) in permutation.iter().enumerate() {
-        inverse[p as usize] = i as i64;
-    }
-    inverse
-}
-
 /// Whether the numbers only go up.
 pub(super) fn is_increasing(numbers: &[i64]) -> bool {
     numbers.windows(2).all(|pair| pair[0] < pair[1])

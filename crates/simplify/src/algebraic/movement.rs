@@ -5,8 +5,9 @@
 
 use memplan_ir::{ArrayLiteral, Dimensions, InstructionId, Literal, Op, Scalar, Shape};
 use memplan_rewriter::Rewriter;
+use memplan_rewriter::views::inverse;
 
-use super::factors::{extended, groups, inverse, is_increasing, same_but_for_ones, without_ones};
+use super::factors::{extended, groups, is_increasing, same_but_for_ones, without_ones};
 
 /// A broadcast of something that is moved itself.
 pub(super) fn broadcast(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {

@@ -34,7 +34,7 @@ pub(super) fn reduce(r: &mut Rewriter<'_>, id: InstructionId) -> Option<Instruct
     }
     match r.op(reduction.x).clone() {
         Op::Broadcast { dimensions } => reduce_broadcast(r, &reduction, &dimensions),
-        Op::Transpose { dimensions } => reduce_transpose(r, &reduction, &dimensions),
+        Op::Transpose { .. } => r.reduced_before_transpose(id),
         Op::Reshape { .. } => reduce_reshape(r, &reduction),
         Op::Reduce { .. } => reduce_reduce(r, &reduction),
         Op::Pad { dimensions } => reduce_pad(r, &reduction, &dimensions),
@@ -138,31 +138,6 @@ fn reduce_broadcast(r: &mut Rewriter<'_>, reduction: &Reduction, map: &[i64]) ->
     }
     let shape = r.shape(reduction.id).clone();
     Some(r.emit(Op::Broadcast { dimensions: outer }, [result], shape))
-}
-
-/// The order of the reduced dimensions does not matter; that of the others is restored on the smaller result.
-fn reduce_transpose(
-    r: &mut Rewriter<'_>,
-    reduction: &Reduction,
-    permutation: &[i64],
-) -> Option<InstructionId> {
-    let source = r.operand(reduction.x, 0);
-    let (extents, shape) = (r.dimensions(source)?, r.shape(reduction.id).clone());
-    let mut dimensions: Dimensions = reduction.dimensions.iter().map(|&d| permutation[d as usize]).collect();
-    dimensions.sort_unstable();
-    let kept: Dimensions = permutation.iter().copied().filter(|d| !dimensions.contains(d)).collect();
-    let mut in_order = kept.clone();
-    in_order.sort_unstable();
-    let small = Shape::array(r.element_type(source)?, in_order.iter().map(|&d| extents[d as usize]));
-    let op = Op::Reduce { dimensions };
-    let result = r.emit_call(op, [source, reduction.init], [reduction.reducer], small);
-    if kept == in_order {
-        return Some(result);
-    }
-    let rank =
-        |d: &i64| in_order.iter().position(|other| other == d).expect("the same dimensions, sorted") as i64;
-    let dimensions = kept.iter().map(rank).collect();
-    Some(r.emit(Op::Transpose { dimensions }, [result], shape))
 }
 
 /// Groups of dimensions that are reduced as a whole can be reduced before they are reshaped.
