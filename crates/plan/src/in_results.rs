@@ -14,6 +14,7 @@
 
 use std::cmp::Reverse;
 
+use cranelift_entity::SecondaryMap;
 use memplan_program::Program;
 use memplan_units::{Alignment, Bytes, Machine};
 
@@ -48,13 +49,17 @@ pub(crate) fn place(
     // Of equal ones, XLA takes the newest.
     hosts.sort_by_key(|host| (host.size, Reverse(host.storage)));
     temps.sort_by_key(|&temp| Reverse(storages.all[temp].size));
+    let mut host_of: SecondaryMap<StorageId, Option<usize>> = SecondaryMap::new();
+    hosts.iter().enumerate().for_each(|(i, host)| host_of[host.storage] = Some(i));
     let mut looks = 0;
     for temp in temps {
         let size = storages.all[temp].size;
         let first = hosts.partition_point(|host| host.size < size);
         let operands = operands_of(&storages, program, temp);
-        let near = (first..hosts.len()).filter(|&i| operands.contains(&hosts[i].storage));
-        let near: Vec<usize> = if operands.is_empty() { Vec::new() } else { near.collect() };
+        let mut near: Vec<usize> = operands.filter_map(|operand| host_of[operand]).collect();
+        near.retain(|&i| i >= first);
+        near.sort_unstable();
+        near.dedup();
         let fits = |&i: &usize| {
             looks += 1 + storages.all[hosts[i].storage].busy.len();
             let (host, temp_storage) = (&hosts[i], &storages.all[temp]);
@@ -65,6 +70,7 @@ pub(crate) fn place(
         let found = near.into_iter().chain(first..hosts.len()).take(options.tries).find(fits);
         if let Some(i) = found {
             hosts[i].storage = storages.merge(temp, hosts[i].storage);
+            host_of[hosts[i].storage] = Some(i);
         }
         if looks > options.looks {
             break;
@@ -80,9 +86,12 @@ struct Host {
     alignment: Alignment,
 }
 
-/// The storages, other than temps, of what is read where a temp is written first.
-fn operands_of(storages: &Storages, program: &impl Program, temp: StorageId) -> Vec<StorageId> {
-    let Some(first) = storages.all[temp].busy.first() else { return Vec::new() };
-    let read = program.reads(first.start).map(|value| storages.of(value));
-    read.filter(|&storage| storages.all[storage].kind != StorageKind::Temp).collect()
+/// The storages of what is read where a temp is written first.
+fn operands_of(
+    storages: &Storages,
+    program: &impl Program,
+    temp: StorageId,
+) -> impl Iterator<Item = StorageId> {
+    let first = storages.all[temp].busy.first();
+    first.into_iter().flat_map(|first| program.reads(first.start)).map(|value| storages.of(value))
 }

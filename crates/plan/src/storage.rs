@@ -269,7 +269,7 @@ impl<P: Program> Build<'_, P> {
                     && self.may_overwrite(time, &read, from, result)
             };
             if let Some(&(_, from)) = rest.iter().find(fits) {
-                let kept = self.merge(from, self.storages.of(result));
+                let kept = self.storages.merge(from, self.storages.of(result));
                 self.written_at[from] = time + 1;
                 self.written_at[kept] = time + 1;
             }
@@ -326,11 +326,6 @@ impl<P: Program> Build<'_, P> {
 
     fn policy_allows(&self, a: &Storage, b: &Storage) -> bool {
         self.policy == TakeOver::Any || a.values.iter().chain(&b.values).all(|&value| self.is_alone[value])
-    }
-
-    /// Makes one storage of two, and returns which.
-    fn merge(&mut self, a: StorageId, b: StorageId) -> StorageId {
-        self.storages.merge(a, b)
     }
 }
 

@@ -3,7 +3,9 @@
 use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap};
 use memplan_check_placement::{Misplacement, Tenant, check_order, check_placement};
 use memplan_memory::{Alignment, Bytes, MemorySpaceId, Slice, Target, Totals};
-use memplan_plan::{PlaceOptions, ScheduleOptions, place, schedule_region, schedule_regions};
+use memplan_plan::{
+    AsXla, PlaceOptions, ScheduleOptions, Sharing, TakeOver, place, schedule_region, schedule_regions,
+};
 use memplan_program::{
     Buffer, Call, LiveRange, NodeId, Origin, Program, Region, Scratch, Time, Value, ValueId,
 };
@@ -254,8 +256,10 @@ proptest! {
         prop_assert!(found[last].report.peak <= textual);
         let program = source.in_order(found[last].order.iter().map(|node| node.index()).collect());
         for target in [target(), aligned_target()] {
-            let placement = place(&program, &target, &PlaceOptions::default()).expect("there are places");
-            check_placement(&program, &target, &placement).expect("the placement is right");
+            for options in [PlaceOptions::default(), as_xla(TakeOver::SingleValues), as_xla(TakeOver::SameShapes)] {
+                let placement = place(&program, &target, &options).expect("there are places");
+                check_placement(&program, &target, &placement).expect("the placement is right");
+            }
         }
     }
 
@@ -329,6 +333,33 @@ proptest! {
             prop_assert!(is_refused);
         }
     }
+}
+
+fn as_xla(take_over: TakeOver) -> PlaceOptions {
+    let sharing = Sharing::AsXla(AsXla { take_over, temps_in_results: true });
+    PlaceOptions { sharing, ..PlaceOptions::default() }
+}
+
+/// A chain of temps before a result: the largest is in its memory, and none that is live with that one or with the result.
+#[test]
+fn the_largest_temp_is_in_the_memory_of_the_result() {
+    let value = |i: usize| ValueId::from_u32(i as u32);
+    let kinds = [32, 64, 16, 64].into_iter().enumerate().map(|(i, size)| {
+        let (origin, group) = (Origin::Computed, value(i));
+        Kind { size, alignment: 1, space: 0, origin, is_result: i == 3, group }
+    });
+    let operations = (0..4).map(|i: usize| {
+        let reads = i.checked_sub(1).map(value).into_iter().collect();
+        Operation { reads, writes: vec![value(i)], in_step: false, scratch: 0, inner: vec![] }
+    });
+    let source = Source { values: kinds.collect(), operations: operations.collect() };
+    let program = source.in_order((0..4).collect());
+    let placement = place(&program, &target(), &as_xla(TakeOver::SingleValues)).expect("there are places");
+    check_placement(&program, &target(), &placement).expect("the placement is right");
+    let allocation = |i| placement.slices[value(i)].expect("it is placed").allocation;
+    assert_eq!(allocation(1), allocation(3));
+    assert_ne!(allocation(0), allocation(3));
+    assert_ne!(allocation(2), allocation(3));
 }
 
 #[test]

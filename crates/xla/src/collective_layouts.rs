@@ -14,7 +14,11 @@
 //!
 //! Left alone: gathers of several arrays. *Changed* means that there was a gather along another dimension.
 
-use memplan_ir::{ArrayShape, Cursor, Dimensions, Insert, InstructionId, Module, Names, Op, Shape};
+use std::collections::BTreeSet;
+
+use memplan_ir::{
+    ArrayShape, ComputationId, Cursor, Dimensions, Insert, InstructionId, Module, Names, Op, Shape, Users,
+};
 use memplan_rewriter::views::inverse;
 use memplan_rewriter::{Context, PassError, PassFn};
 
@@ -27,19 +31,27 @@ pub const COLLECTIVE_LAYOUTS: PassFn = PassFn {
 
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     let mut names = Names::new(module);
+    let users = Users::new(module);
     let is_gather = |id: &InstructionId| matches!(module.instructions[*id].op, Op::AllGather(_));
     let gathers: Vec<InstructionId> = module.instructions.keys().filter(is_gather).collect();
-    let mut changed = false;
-    for id in gathers {
-        changed |= gather_first(module, &mut names, id).is_some();
+    let changed = gathers.iter().filter_map(|&id| gather_first(module, &mut names, &users, id));
+    let changed: BTreeSet<ComputationId> = changed.collect();
+    for &computation in &changed {
+        module.put_operands_first(computation);
     }
-    if changed {
+    if !changed.is_empty() {
         module.compact();
     }
-    Ok(changed)
+    Ok(!changed.is_empty())
 }
 
-fn gather_first(module: &mut Module, names: &mut Names, id: InstructionId) -> Option<()> {
+/// Returns the computation in which something changed, and whose instructions are not in order any more.
+fn gather_first(
+    module: &mut Module,
+    names: &mut Names,
+    users: &Users,
+    id: InstructionId,
+) -> Option<ComputationId> {
     let instruction = &module.instructions[id];
     let Op::AllGather(collective) = &instruction.op else { return None };
     let mut collective = collective.clone();
@@ -55,7 +67,7 @@ fn gather_first(module: &mut Module, names: &mut Names, id: InstructionId) -> Op
     let shape = Shape::Array(ArrayShape::new(whole.element_type, extents.collect::<Dimensions>()));
     collective.dimension = Some(0);
     let parent = instruction.parent;
-    let sent = match Passed::new(module, operand) {
+    let sent = match Passed::new(module, users, operand) {
         Some(passed) => {
             passed.transpose(module, names, &order);
             operand
@@ -67,8 +79,7 @@ fn gather_first(module: &mut Module, names: &mut Names, id: InstructionId) -> Op
     let instruction = &mut module.instructions[id];
     instruction.op = Op::Transpose { dimensions: inverse(&order) };
     instruction.operands = [gathered].into_iter().collect();
-    module.put_operands_first(parent);
-    Some(())
+    Some(parent)
 }
 
 /// A value that only passes through a tuple, perhaps with a barrier: it has one layout before and behind it.
@@ -81,7 +92,7 @@ struct Passed {
 
 impl Passed {
     /// `None` where others look at the value, too.
-    fn new(module: &Module, element: InstructionId) -> Option<Passed> {
+    fn new(module: &Module, users: &Users, element: InstructionId) -> Option<Passed> {
         let Op::GetTupleElement { index } = module.instructions[element].op else { return None };
         let mut tuples = vec![module.instructions[element].operands[0]];
         if let (&[barrier], true) = (
@@ -93,17 +104,15 @@ impl Passed {
         if module.instructions[tuples[0]].op != Op::Tuple {
             return None;
         }
-        let computation = &module.computations[module.instructions[element].parent];
         let looks = |&&id: &&InstructionId| {
-            let instruction = &module.instructions[id];
             let takes_another =
-                matches!(instruction.op, Op::GetTupleElement { index: other } if other != index);
-            let is_inside = id == element || tuples.contains(&id) || takes_another;
-            instruction.operands.contains(&element)
-                || !is_inside && instruction.operands.iter().any(|operand| tuples.contains(operand))
+                matches!(module.instructions[id].op, Op::GetTupleElement { index: other } if other != index);
+            id != element && !tuples.contains(&id) && !takes_another
         };
-        let is_alone = computation.instructions.iter().filter(looks).count() == 1;
-        let is_kept = computation.root != element && !tuples.contains(&computation.root);
+        let is_alone = users.of(element).len() == 1
+            && tuples.iter().flat_map(|&tuple| users.of(tuple)).find(looks).is_none();
+        let root = module.computations[module.instructions[element].parent].root;
+        let is_kept = root != element && !tuples.contains(&root);
         (is_alone && is_kept).then_some(Passed { tuples, element, index })
     }
 
