@@ -7,6 +7,7 @@ Weights are parameters of the programs, int8 as everything that layers hand on; 
 depends on their values. The programs are not in the repository: they are made again in seconds.
 """
 
+import contextlib
 import itertools
 import os
 import re
@@ -258,6 +259,8 @@ MODELS = {
     "transformer": transformer,
     "gru": gru,
 }
+# Not made of `convolve`, `dense`, `add` and `classify` alone: models in other formats are made of these.
+NOT_OF_LAYERS = {"transformer", "gru"}
 # Beyond the flash of the microcontrollers of the table.
 LARGE = {"mobilenet_v2_wide": mobilenet_v2_wide}
 
@@ -268,6 +271,18 @@ def model(name):
     # The sums of a classifier are the result: nothing scales them.
     weights.get("head", {}).pop("s", None)
     return network, (argument, weights)
+
+
+@contextlib.contextmanager
+def layers_of(recorder):
+    """Networks that are run meanwhile have the layers of a recorder, which notes them instead of computing."""
+    layers = ["convolve", "dense", "add", "classify"]
+    kept = {layer: globals()[layer] for layer in layers}
+    globals().update({layer: getattr(recorder, layer) for layer in layers})
+    try:
+        yield
+    finally:
+        globals().update(kept)
 
 
 def write(out, name):

@@ -75,9 +75,9 @@ def row_of(memplan, name, folder):
         bands = whole
     tensors = whole["tensors"]
     micro = "-"
-    if name not in small_models_tflite.WITHOUT:
+    if name not in make_small_models.NOT_OF_LAYERS:
         micro = small_models_tflite.arena_of(small_models_tflite.model_of(name))[0]
-    emx = sum(small_models_onnx.bytes_of(name)) if name not in small_models_onnx.WITHOUT else "-"
+    emx = sum(small_models_onnx.bytes_of(name)) if name not in make_small_models.NOT_OF_LAYERS else "-"
     inputs, expected = evaluated(memplan, program, folder)
     codes, stacks = [], []
     for version in [whole, bands] if bands is not whole else [whole]:

@@ -20,17 +20,11 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 SCALE, WEIGHTS_SCALE = 0.05, 0.005
-# Not made of the four kinds of layers.
-WITHOUT = {"transformer", "gru"}
 # Counts what `malloc` gives, and how much of a painted stack is touched.
 HARNESS = """
-#include <pthread.h>
+#include "painted_stack.h"
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-enum { STACK = 64 << 20 };
-static unsigned char stack[STACK] __attribute__((aligned(4096)));
 static signed char input[INPUT], output[OUTPUT];
 static size_t live, most;
 void model(const void *input, void *output);
@@ -54,36 +48,16 @@ void __wrap_free(void *p)
     }
 }
 
-static void *nothing(void *unused) { return unused; }
 static void *run(void *unused)
 {
     model(input, output);
     return unused;
 }
 
-static size_t used_by(void *(*body)(void *))
-{
-    pthread_t thread;
-    pthread_attr_t attributes;
-    size_t i = 0;
-    memset(stack, 0x5a, sizeof stack);
-    pthread_attr_init(&attributes);
-    if (pthread_attr_setstack(&attributes, stack, sizeof stack) || pthread_create(&thread, &attributes, body, NULL)) {
-        exit(9);
-    }
-    pthread_join(thread, NULL);
-    while (i < sizeof stack && stack[i] == 0x5a) {
-        ++i;
-    }
-    return sizeof stack - i;
-}
-
 int main(void)
 {
-    size_t of_thread = used_by(nothing), stack_bytes;
-    live = most = 0;
-    stack_bytes = used_by(run) - of_thread;
-    printf("%zu %zu\\n", most, stack_bytes);
+    size_t on_stack = stack_bytes(run);
+    printf("%zu %zu\\n", most, on_stack);
     return 0;
 }
 """
@@ -190,18 +164,11 @@ class Recorder:
 def model_of(name):
     """The model of a network that is made of the four kinds of layers, with its argument and result."""
     recorder = Recorder()
-    layers = ["convolve", "dense", "add", "classify"]
-    kept = {layer: getattr(make_small_models, layer) for layer in layers}
-    for layer in layers:
-        setattr(make_small_models, layer, getattr(recorder, layer))
-    try:
+    with make_small_models.layers_of(recorder):
         network, (argument, weights) = make_small_models.model(name)
         argument = Tensor("image", argument.shape)
         result = network(argument, weights)
-        return recorder.model(argument, result), argument, result
-    finally:
-        for layer, function in kept.items():
-            setattr(make_small_models, layer, function)
+    return recorder.model(argument, result), argument, result
 
 
 def bytes_of(name):
@@ -226,6 +193,8 @@ def bytes_of(name):
         gcc = [
             "gcc",
             "-O2",
+            "-I",
+            os.path.dirname(os.path.abspath(__file__)),
             f"-DINPUT={np.prod(argument.shape)}",
             f"-DOUTPUT={np.prod(result.shape)}",
         ]

@@ -18,8 +18,6 @@ import numpy as np
 import tflite
 
 SCALE, WEIGHTS_SCALE = 0.05, 0.005
-# Not made of the four kinds of layers: a TFLite model of them would need TensorFlow.
-WITHOUT = {"transformer", "gru"}
 
 
 class Tensor:
@@ -165,17 +163,10 @@ def activation(low):
 def model_of(name):
     """The model of a network that is made of the four kinds of layers."""
     recorder = Recorder()
-    layers = ["convolve", "dense", "add", "classify"]
-    kept = {layer: getattr(make_small_models, layer) for layer in layers}
-    for layer in layers:
-        setattr(make_small_models, layer, getattr(recorder, layer))
-    try:
+    with make_small_models.layers_of(recorder):
         network, (argument, weights) = make_small_models.model(name)
         argument = recorder.tensor(argument.shape)
         return recorder.model(argument, network(argument, weights))
-    finally:
-        for layer, function in kept.items():
-            setattr(make_small_models, layer, function)
 
 
 def arena_of(model):

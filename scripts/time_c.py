@@ -32,7 +32,8 @@ import small_models_tflite
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGE = os.path.join(ROOT, "docs", "small_devices.md")
-GCC = ["gcc", "-std=c99", "-O3", "-march=native"]
+SCRIPTS = os.path.dirname(os.path.abspath(__file__))
+GCC = ["gcc", "-std=c99", "-O3", "-march=native", "-I", SCRIPTS]
 HEAD = [
     "program",
     "C, µs",
@@ -65,20 +66,13 @@ TYPES = {
 
 # Runs the program on a stack and in an arena that are painted, and says how much of either was touched.
 HARNESS = """
-#define _GNU_SOURCE
-#include <pthread.h>
+#include "painted_stack.h"
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include "net.h"
 
-enum { STACK = 16 << 20 };
 unsigned char painted_arena[net_ARENA_BYTES + 64] __attribute__((aligned(64)));
-static unsigned char stack[STACK] __attribute__((aligned(4096)));
 static const void *arguments[net_ARGUMENTS + 1];
 static void *results[net_RESULTS + 1];
-
-static void *nothing(void *unused) { return unused; }
 
 static void *run(void *unused)
 {
@@ -86,28 +80,11 @@ static void *run(void *unused)
     return unused;
 }
 
-static size_t used_by(void *(*body)(void *))
-{
-    pthread_t thread;
-    pthread_attr_t attributes;
-    size_t i = 0;
-    memset(stack, 0x5a, sizeof stack);
-    pthread_attr_init(&attributes);
-    if (pthread_attr_setstack(&attributes, stack, sizeof stack) || pthread_create(&thread, &attributes, body, NULL)) {
-        exit(9);
-    }
-    pthread_join(thread, NULL);
-    while (i < sizeof stack && stack[i] == 0x5a) {
-        ++i;
-    }
-    return sizeof stack - i;
-}
-
 int main(void)
 {
     static const size_t argument_bytes[] = {ARGUMENT_BYTES 0}, result_bytes[] = {RESULT_BYTES 0};
     FILE *file = fopen("in.bin", "rb");
-    size_t i, touched = 0, of_thread, all;
+    size_t i, touched = 0, on_stack;
     for (i = 0; i < net_ARGUMENTS; ++i) {
         void *bytes = malloc(argument_bytes[i] + 1);
         if (fread(bytes, 1, argument_bytes[i], file) != argument_bytes[i]) {
@@ -118,13 +95,12 @@ int main(void)
     for (i = 0; i < net_RESULTS; ++i) {
         results[i] = calloc(1, result_bytes[i] + 1);
     }
-    of_thread = used_by(nothing);
     memset(painted_arena, 0x5a, sizeof painted_arena);
-    all = used_by(run);
+    on_stack = stack_bytes(run);
     for (i = 0; i < sizeof painted_arena; ++i) {
         touched = painted_arena[i] != 0x5a ? i + 1 : touched;
     }
-    printf("%zu %zu\\n", touched, all - of_thread);
+    printf("%zu %zu\\n", touched, on_stack);
     return 0;
 }
 """
@@ -256,7 +232,7 @@ def run_of_xla(path):
 
 def run_of_micro(name):
     """TFLite Micro with its reference kernels, of networks that there is a `.tflite` file of."""
-    if name not in make_small_models.MODELS or name in small_models_tflite.WITHOUT:
+    if name not in make_small_models.MODELS or name in make_small_models.NOT_OF_LAYERS:
         return None
     from tflite_micro.python.tflite_micro import runtime
 
