@@ -28,7 +28,7 @@ use std::cmp::Ordering;
 
 use memplan_ir::{
     ArrayShape, Async, ComputationId, Cursor, ElementType, Insert, InstructionId, Module, Names, Op,
-    OutputOperandAlias, ReplicaGroups, Shape, ShapeIndex,
+    OutputOperandAlias, ReplicaGroups, Shape, ShapeIndex, Users,
 };
 use memplan_memory::LatencyHiding;
 use rustc_hash::FxHashMap;
@@ -46,8 +46,12 @@ pub(crate) fn hide_latency(
         .filter(|(_, computation)| computation.instructions.iter().any(|&id| is_collective(module, id)))
         .map(|(id, _)| id)
         .collect();
+    if with_collectives.is_empty() {
+        return false;
+    }
     let mut changed = false;
     let mut names = Names::new(module);
+    let users = Users::new(module);
     for computation in with_collectives {
         let before = module.computations[computation].instructions.clone();
         let order = Backwards::new(module, computation, rules, seconds).order();
@@ -57,7 +61,7 @@ pub(crate) fn hide_latency(
         for place in order {
             list.push(match place {
                 Place::Whole(id) | Place::End(id) => id,
-                Place::Start(id) => start(module, &mut names, id),
+                Place::Start(id) => start(module, &mut names, &users, id),
             });
         }
         module.computations[computation].instructions = list;
@@ -83,19 +87,14 @@ enum Place {
 
 /// Makes a start of a collective, of which the instruction itself is the end: in between, its operands and its result are in
 /// memory, and a sum is where its operand was.
-fn start(module: &mut Module, names: &mut Names, id: InstructionId) -> InstructionId {
+fn start(module: &mut Module, names: &mut Names, users: &Users, id: InstructionId) -> InstructionId {
     let instruction = module.instructions[id].clone();
     let operands = instruction.operands.clone();
     let shape = module.shape(id).clone();
     let given: Vec<Shape> = operands.iter().map(|&operand| module.shape(operand).clone()).collect();
-    let readers = |operand: InstructionId| {
-        let computation = &module.computations[instruction.parent];
-        let reads = |&&id: &&InstructionId| module.instructions[id].operands.contains(&operand);
-        computation.instructions.iter().filter(reads).count()
-    };
     let is_sum = matches!(instruction.op, Op::AllReduce(_));
     let is_free = |operand: InstructionId| {
-        is_sum && readers(operand) == 1 && !module.instructions[operand].op.is_input()
+        is_sum && users.of(operand).len() == 1 && !module.instructions[operand].op.is_input()
     };
     let pairs = (0..).zip(&operands).filter(|&(_, &operand)| is_free(operand)).map(|(number, _)| {
         let whole = ShapeIndex::from([1]);
