@@ -25,6 +25,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 F32, BF16, I32 = jnp.float32, jnp.bfloat16, jnp.int32
 PROGRAMS = {}
 SMALL = ["mlp_step", "scan_rows", "branches", "sorts", "scatters", "convolution", "sharded", "manual", "special", "nested_loops"]
+SMALL += ["real_functions", "gamma_functions", "complex_functions"]
 
 
 def shape(*dims, dtype=F32):
@@ -329,6 +330,29 @@ def kmeans(x):
         return sums / jnp.maximum(counts, 1)[:, None], None
 
     return lax.scan(step, x[:4], None, length=3)[0]
+
+
+@program(shape(4, 8), shape(4, 8, dtype=BF16))
+def real_functions(x, y):
+    inverse = lax.asin(x), lax.acos(x), lax.atan(x), lax.asinh(x), lax.acosh(x), lax.atanh(x), lax.asin(y), lax.atanh(y)
+    others = lax.erf_inv(x), lax.erfc(y), lax.cosh(x), lax.sinh(y), lax.tan(x), lax.nextafter(x, x), lax.bessel_i1e(x)
+    return inverse, others
+
+
+@program(shape(4, 8), shape(4, 8))
+def gamma_functions(x, y):
+    return lax.lgamma(x), lax.digamma(x), lax.polygamma(x, y), lax.zeta(x, y)
+
+
+@program(shape(4, 8), shape(4, 8))
+def incomplete_gamma(x, y):
+    return lax.igamma(x, y), lax.igammac(x, y), lax.betainc(x, y, x), jax.random.gamma(jax.random.key(0), x)
+
+
+@program(shape(4, 8, dtype=jnp.complex64))
+def complex_functions(z):
+    inverse = lax.asin(z), lax.acos(z), lax.atan(z), lax.asinh(z), lax.acosh(z), lax.atanh(z)
+    return lax.exp(z), lax.log(z), lax.log1p(z), lax.sqrt(z), lax.logistic(z), lax.cosh(z), lax.sinh(z), lax.tanh(z), inverse
 
 
 def main():

@@ -178,6 +178,33 @@ fn loops_take_what_they_use_from_around_them() {
     );
 }
 
+/// What MLIR folds before there is HLO.
+#[test]
+fn constants_are_folded() {
+    check(
+        "func.func @main(%a: tensor<4xf32>, %b: tensor<2xf32>, %e: tensor<0xf32>, %p: tensor<i1>) -> (tensor<3xf32>, tensor<f32>, tensor<4xf32>, tensor<i1>, tensor<i1>, tensor<3xi32>) {
+          %three = stablehlo.constant dense<3> : tensor<i32>
+          %0 = stablehlo.concatenate %b, %a, dim = 0 : (tensor<2xf32>, tensor<4xf32>) -> tensor<6xf32>
+          %1 = stablehlo.dynamic_slice %0, %three, sizes = [3] : (tensor<6xf32>, tensor<i32>) -> tensor<3xf32>
+          %2 = stablehlo.constant dense<4.0> : tensor<f32>
+          %3 = stablehlo.sqrt %2 : tensor<f32>
+          %4 = stablehlo.dynamic_update_slice %a, %e, %three : (tensor<4xf32>, tensor<0xf32>, tensor<i32>) -> tensor<4xf32>
+          %no = stablehlo.constant dense<false> : tensor<i1>
+          %5 = stablehlo.compare NE, %p, %no : (tensor<i1>, tensor<i1>) -> tensor<i1>
+          %6 = stablehlo.compare GT, %3, %2 : (tensor<f32>, tensor<f32>) -> tensor<i1>
+          %7 = stablehlo.constant dense<[1, 2]> : tensor<2xi32>
+          %8 = stablehlo.constant dense<[3]> : tensor<1xi32>
+          %9 = stablehlo.concatenate %7, %8, dim = 0 : (tensor<2xi32>, tensor<1xi32>) -> tensor<3xi32>
+          return %1, %3, %4, %5, %6, %9 : tensor<3xf32>, tensor<f32>, tensor<4xf32>, tensor<i1>, tensor<i1>, tensor<3xi32>
+        }",
+        "ENTRY e {
+          a = f32[4] parameter(0) b = f32[2] parameter(1) e = f32[0] parameter(2) p = pred[] parameter(3)
+          s = f32[3] slice(a), slice={[1:4]}  c = f32[] constant(2)  n = pred[] constant(false)
+          l = s32[3] constant({1, 2, 3})
+          ROOT t = (f32[3], f32[], f32[4], pred[], pred[], s32[3]) tuple(s, c, a, p, n, l) }",
+    );
+}
+
 #[test]
 fn what_is_wrong_is_said_at_its_place() {
     let text = "module @m {\n  func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {\n    %0 = LINE\n    return %0 : tensor<4xf32>\n  }\n}";
@@ -189,9 +216,19 @@ fn what_is_wrong_is_said_at_its_place() {
         ),
         ("stablehlo.negate %b : tensor<4xf32>", "%b", "there is no value `%b`"),
         (
-            "chlo.digamma %a : tensor<4xf32> -> tensor<4xf32>",
+            "chlo.is_inf %a : tensor<4xf32> -> tensor<4xi1>",
+            "chlo.is_inf",
+            "operation `chlo.is_inf` of f32 is not supported",
+        ),
+        (
+            "chlo.digamma %a : tensor<4xf32> -> tensor<3xf32>",
             "chlo.digamma",
-            "operation `chlo.digamma` is not supported",
+            "operation `chlo.digamma` of f32 is not supported",
+        ),
+        (
+            "chlo.zeta %a : tensor<4xf32> -> tensor<4xf32>",
+            "chlo.zeta",
+            "operation `chlo.zeta` of f32 is not supported",
         ),
         ("stablehlo.constant dense<[1.0, x]> : tensor<2xf32>", "x", "this is no element of type f32"),
         ("stablehlo.constant dense<[1.0, 2.0]> : tensor<4xf32>", "[", "expected 4 elements, found 2"),

@@ -1,15 +1,15 @@
 //! Functions of CHLO, which JAX leaves in programs.
 //!
-//! HLO has some of them; for the others stands what XLA computes them by.
+//! HLO has some of them; for the others stands what XLA computes them by (`formulas`).
 
 use memplan_ir::*;
 
 use super::attributes::Fields;
-use super::{Body, Converter};
+use super::{Body, Converter, formulas};
 use crate::Error;
 use crate::mlir::{Attribute, Attributes, Operation};
 
-/// Functions that HLO has.
+/// Functions that HLO has. Those that have a formula, too, are operations where a custom call says `mhlo`.
 const PLAIN: &[(&str, Op)] = &[
     ("acos", Op::Unary(UnaryOp::Acos)),
     ("asin", Op::Unary(UnaryOp::Asin)),
@@ -36,18 +36,6 @@ impl<'p> Converter<'p> {
                 let op = Op::TopK { k, largest: true, is_stable: None };
                 self.emit(body, operation, op, &operands, &[], shape)
             }
-            "atan" => {
-                let (&[x], Shape::Array(array)) = (&operands[..], &shape) else {
-                    return Err(operation.unsupported());
-                };
-                let one = self.repeat(
-                    Scalar::integer(array.element_type, 1),
-                    &array.clone(),
-                    operation.location,
-                    body,
-                );
-                self.emit(body, operation, Op::Binary(BinaryOp::Atan2), &[x, one], &[], shape)
-            }
             "square" => {
                 let &[x] = &operands[..] else { return Err(operation.unsupported()) };
                 self.emit(body, operation, Op::Binary(BinaryOp::Multiply), &[x, x], &[], shape)
@@ -56,56 +44,55 @@ impl<'p> Converter<'p> {
                 let op = Op::RaggedDot(Box::new(self.ragged_dot(operation)?));
                 self.emit(body, operation, op, &operands, &[], shape)
             }
-            "erfc" | "erf_inv" | "acosh" | "sinh" | "lgamma" => {
-                let &[x] = &operands[..] else { return Err(operation.unsupported()) };
-                let element = self.module.shape(x).as_array().map(|array| array.element_type);
-                let first = self.module.instructions.len();
-                let metadata = self.sources.metadata(operation.location);
-                let mut formula = Formula {
-                    cursor: Cursor::end(&mut self.module, &mut self.names, body.computation)
-                        .with_metadata(metadata),
-                };
-                let made = match (name, element) {
-                    ("erfc", Some(ElementType::F32)) => Some(formula.erfc(x)),
-                    ("erf_inv", Some(ElementType::F32)) => Some(formula.erf_inv(x)),
-                    ("acosh", Some(ElementType::F32)) => Some(formula.acosh(x)),
-                    ("acosh", Some(_)) => Some(formula.cursor.unary(UnaryOp::Acosh, x)),
-                    ("sinh", Some(ElementType::F32)) => Some(formula.sinh(x)),
-                    ("lgamma", Some(ElementType::F32 | ElementType::F64)) => Some(formula.lgamma(x)),
-                    (_, Some(narrow @ (ElementType::F16 | ElementType::Bf16))) => {
-                        let wide = formula.cursor.convert(x, ElementType::F32);
-                        let made = match name {
-                            "erfc" => formula.erfc(wide),
-                            "sinh" => formula.sinh(wide),
-                            "lgamma" => formula.lgamma(wide),
-                            _ => formula.erf_inv(wide),
-                        };
-                        Some(formula.cursor.convert(made, narrow))
-                    }
-                    ("sinh", Some(_)) => Some(formula.cursor.unary(UnaryOp::Sinh, x)),
-                    _ => None,
-                };
-                // Constants are nobody's.
-                for index in first..self.module.instructions.len() {
-                    let instruction = &mut self.module.instructions[InstructionId::new(index)];
-                    if matches!(instruction.op, Op::Constant(_)) {
-                        instruction.metadata = None;
-                    }
+            _ => match self.formula(operation, name, &operands, &shape, body) {
+                Some(id) => id,
+                None => {
+                    let plain = PLAIN.iter().find(|(plain, _)| *plain == name);
+                    let (_, op) = plain.ok_or_else(|| self.without_formula(operation, &operands))?;
+                    self.emit(body, operation, op.clone(), &operands, &[], shape)
                 }
-                made.ok_or_else(|| {
-                    let element = element.map_or("", <&str>::from);
-                    operation.error(format!("operation `{}` of {element} is not supported", operation.name))
-                })?
-            }
-            _ => {
-                let plain = PLAIN.iter().find(|(plain, _)| *plain == name);
-                let (_, op) = plain.ok_or_else(|| operation.unsupported())?;
-                self.emit(body, operation, op.clone(), &operands, &[], shape)
-            }
+            },
         };
         self.note_all(id, operation)?;
         self.give(operation, id, body);
         Ok(())
+    }
+
+    /// What stands for a function of arrays that HLO does not have. `None` where there is no formula.
+    pub(super) fn formula(
+        &mut self,
+        operation: &'p Operation,
+        name: &str,
+        operands: &[InstructionId],
+        shape: &Shape,
+        body: &Body,
+    ) -> Option<InstructionId> {
+        let array = shape.as_array()?;
+        let (formula, wide) = formulas::find(name, array.element_type)?;
+        let is_same = |&id: &InstructionId| {
+            self.module.shape(id).as_array().is_some_and(|it| it.same_ignoring_layout(array))
+        };
+        if !operands.iter().all(is_same) {
+            return None;
+        }
+        let first = self.module.instructions.len();
+        let metadata = self.sources.metadata(operation.location);
+        let cursor = Cursor::end(&mut self.module, &mut self.names, body.computation).with_metadata(metadata);
+        let made = formula.write(wide, operands, cursor);
+        // Constants are nobody's.
+        for index in first..self.module.instructions.len() {
+            let instruction = &mut self.module.instructions[InstructionId::new(index)];
+            if matches!(instruction.op, Op::Constant(_)) {
+                instruction.metadata = None;
+            }
+        }
+        made
+    }
+
+    fn without_formula(&self, operation: &Operation, operands: &[InstructionId]) -> Error {
+        let element = operands.first().and_then(|&x| self.module.shape(x).as_array());
+        let element = element.map_or("", |array| array.element_type.into());
+        operation.error(format!("operation `{}` of {element} is not supported", operation.name))
     }
 
     fn ragged_dot(&self, operation: &'p Operation) -> Result<RaggedDot, Error> {
@@ -140,11 +127,13 @@ impl<'p> Converter<'p> {
         body: &mut Body,
     ) -> Result<bool, Error> {
         let plain = name.strip_prefix("chlo.").unwrap_or(name);
-        if matches!(plain, "acosh" | "atan" | "erf_inv" | "erfc" | "lgamma" | "sinh" | "square") {
+        let operands = self.values(operation, body)?;
+        let element =
+            operands.first().and_then(|&x| self.module.shape(x).as_array()).map(|it| it.element_type);
+        if plain == "square" || element.is_some_and(|element| formulas::find(plain, element).is_some()) {
             self.chlo(operation, plain, body)?;
             return Ok(true);
         }
-        let operands = self.values(operation, body)?;
         let none = Attributes::new();
         let said = match operation.attribute("composite_attributes") {
             Some(Attribute::Dictionary(said)) => said,
@@ -202,280 +191,3 @@ impl<'p> Converter<'p> {
         Ok(true)
     }
 }
-
-/// Formulas of functions of single-precision arrays.
-struct Formula<'c> {
-    cursor: Cursor<'c>,
-}
-
-impl Formula<'_> {
-    /// A number of the type of an array, and as large.
-    fn number(&mut self, value: impl Into<f64>, like: InstructionId) -> InstructionId {
-        let array = self.cursor.module().shape(like).as_array().cloned();
-        let (element, extents) =
-            array.map_or((ElementType::F32, Dimensions::default()), |it| (it.element_type, it.dimensions));
-        let value = value.into();
-        let scalar = Scalar::float(element, value).expect("formulas are of floating-point numbers");
-        let scalar = self.cursor.constant(scalar.literal());
-        match extents.is_empty() {
-            true => scalar,
-            false => self.cursor.broadcast(scalar, extents, []),
-        }
-    }
-
-    /// A polynomial by Horner's rule, the highest power first.
-    fn polynomial(&mut self, x: InstructionId, coefficients: &[f32]) -> InstructionId {
-        let mut sum = self.number(coefficients[0], x);
-        for (i, &coefficient) in coefficients[1..].iter().enumerate() {
-            let (left, right) = if i == 0 { (x, sum) } else { (sum, x) };
-            let product = self.cursor.binary(BinaryOp::Multiply, left, right);
-            let coefficient = self.number(coefficient, x);
-            sum = self.cursor.binary(BinaryOp::Add, product, coefficient);
-        }
-        sum
-    }
-
-    /// The complement of the error function: near zero by that of the error function, elsewhere by
-    /// `exp(-x^2) / |x| * P(1 / x^2)`, reflected for negative numbers (Cephes).
-    fn erfc(&mut self, x: InstructionId) -> InstructionId {
-        let one = self.number(1.0, x);
-        let near = {
-            let square = self.cursor.binary(BinaryOp::Multiply, x, x);
-            let series = self.polynomial(square, &ERF_NEAR);
-            let erf = self.cursor.binary(BinaryOp::Multiply, x, series);
-            self.cursor.binary(BinaryOp::Subtract, one, erf)
-        };
-        let far = {
-            let square = self.cursor.binary(BinaryOp::Multiply, x, x);
-            let minus = self.cursor.unary(UnaryOp::Negate, square);
-            let size = self.cursor.unary(UnaryOp::Abs, x);
-            let inverse = self.cursor.binary(BinaryOp::Divide, one, square);
-            let power = self.cursor.unary(UnaryOp::Exponential, minus);
-            let by_size = self.cursor.binary(BinaryOp::Divide, one, size);
-            let factor = self.cursor.binary(BinaryOp::Multiply, power, by_size);
-            let two = self.number(2.0, x);
-            let middle = self.polynomial(inverse, &ERFC_MIDDLE);
-            let outer = self.polynomial(inverse, &ERFC_OUTER);
-            let is_middle = self.cursor.compare(ComparisonDirection::Lt, size, two);
-            let series = self.cursor.select(is_middle, middle, outer);
-            let value = self.cursor.binary(BinaryOp::Multiply, factor, series);
-            let least = self.number(-88.722_84, x);
-            let vanishes = self.cursor.compare(ComparisonDirection::Lt, minus, least);
-            let zero = self.number(0.0, x);
-            let value = self.cursor.select(vanishes, zero, value);
-            let is_negative = self.cursor.compare(ComparisonDirection::Lt, x, zero);
-            let reflected = self.cursor.binary(BinaryOp::Subtract, two, value);
-            self.cursor.select(is_negative, reflected, value)
-        };
-        let size = self.cursor.unary(UnaryOp::Abs, x);
-        let is_near = self.cursor.compare(ComparisonDirection::Lt, size, one);
-        self.cursor.select(is_near, near, far)
-    }
-
-    /// `(e^x - e^-x) / 2`; where `x` is small, by `e^x - 1`, which has more digits there.
-    fn sinh(&mut self, x: InstructionId) -> InstructionId {
-        let size = self.cursor.unary(UnaryOp::Abs, x);
-        let one = self.number(1.0, x);
-        let is_small = self.cursor.compare(ComparisonDirection::Lt, size, one);
-        let less = self.cursor.unary(UnaryOp::Expm1, x);
-        let power = self.cursor.binary(BinaryOp::Add, less, one);
-        let inverse = self.cursor.binary(BinaryOp::Divide, less, power);
-        let sum = self.cursor.binary(BinaryOp::Add, less, inverse);
-        let half = self.number(0.5, x);
-        let small = self.cursor.binary(BinaryOp::Multiply, sum, half);
-        let log = self.number(-std::f32::consts::LN_2, x);
-        let up = self.cursor.binary(BinaryOp::Add, x, log);
-        let up = self.cursor.unary(UnaryOp::Exponential, up);
-        let down = self.cursor.binary(BinaryOp::Subtract, log, x);
-        let down = self.cursor.unary(UnaryOp::Exponential, down);
-        let large = self.cursor.binary(BinaryOp::Subtract, up, down);
-        self.cursor.select(is_small, small, large)
-    }
-
-    /// The logarithm of the gamma function, by Lanczos' approximation; below 1/2 by its reflection.
-    fn lgamma(&mut self, x: InstructionId) -> InstructionId {
-        let half = self.number(0.5, x);
-        let one = self.number(1.0, x);
-        let reflects = self.cursor.compare(ComparisonDirection::Lt, x, half);
-        let minus = self.cursor.unary(UnaryOp::Negate, x);
-        let less = self.cursor.binary(BinaryOp::Subtract, x, one);
-        let z = self.cursor.select(reflects, minus, less);
-        let mut sum = self.number(LANCZOS_BASE, x);
-        for (i, &coefficient) in LANCZOS.iter().enumerate() {
-            let numerator = self.number(coefficient, x);
-            let count = self.number(i as f64 + 1.0, x);
-            let denominator = self.cursor.binary(BinaryOp::Add, z, count);
-            let term = self.cursor.binary(BinaryOp::Divide, numerator, denominator);
-            let (left, right) = if i == 0 { (term, sum) } else { (sum, term) };
-            sum = self.cursor.binary(BinaryOp::Add, left, right);
-        }
-        let shift = self.number(LANCZOS_SHIFT, x);
-        let t = self.cursor.binary(BinaryOp::Add, z, shift);
-        let quotient = self.cursor.binary(BinaryOp::Divide, z, shift);
-        let log = self.cursor.unary(UnaryOp::Log1p, quotient);
-        let log_shift = self.number(LANCZOS_SHIFT.ln(), x);
-        let log_t = self.cursor.binary(BinaryOp::Add, log, log_shift);
-        let power = self.cursor.binary(BinaryOp::Add, z, half);
-        let ratio = self.cursor.binary(BinaryOp::Divide, t, log_t);
-        let power = self.cursor.binary(BinaryOp::Subtract, power, ratio);
-        let product = self.cursor.binary(BinaryOp::Multiply, power, log_t);
-        let root = self.number((std::f64::consts::TAU).ln() / 2.0, x);
-        let product = self.cursor.binary(BinaryOp::Add, product, root);
-        let log_sum = self.cursor.unary(UnaryOp::Log, sum);
-        let value = self.cursor.binary(BinaryOp::Add, product, log_sum);
-        // The sine loses digits near whole numbers, unless its argument is small.
-        let size = self.cursor.unary(UnaryOp::Abs, x);
-        let whole = self.cursor.unary(UnaryOp::Floor, size);
-        let fraction = self.cursor.binary(BinaryOp::Subtract, size, whole);
-        let is_upper = self.cursor.compare(ComparisonDirection::Lt, half, fraction);
-        let other = self.cursor.binary(BinaryOp::Subtract, one, fraction);
-        let reduced = self.cursor.select(is_upper, other, fraction);
-        let pi = self.number(std::f64::consts::PI, x);
-        let angle = self.cursor.binary(BinaryOp::Multiply, reduced, pi);
-        let sine = self.cursor.unary(UnaryOp::Sine, angle);
-        let log_sine = self.cursor.unary(UnaryOp::Log, sine);
-        let is_finite = self.cursor.unary(UnaryOp::IsFinite, log_sine);
-        let log_pi = self.number(std::f64::consts::PI.ln(), x);
-        let reflected = self.cursor.binary(BinaryOp::Subtract, log_pi, log_sine);
-        let reflected = self.cursor.binary(BinaryOp::Subtract, reflected, value);
-        let pole = self.cursor.unary(UnaryOp::Negate, log_sine);
-        let reflected = self.cursor.select(is_finite, reflected, pole);
-        let value = self.cursor.select(reflects, reflected, value);
-        let infinity = self.number(f64::INFINITY, x);
-        let size = self.cursor.unary(UnaryOp::Abs, x);
-        let is_infinite = self.cursor.compare(ComparisonDirection::Eq, size, infinity);
-        self.cursor.select(is_infinite, infinity, value)
-    }
-
-    /// `log(x + sqrt(x^2 - 1))`, and `log(2 x)` where the square is too large.
-    fn acosh(&mut self, x: InstructionId) -> InstructionId {
-        let most = self.number(f32::MAX / 2.0, x);
-        let is_large = self.cursor.compare(ComparisonDirection::Ge, x, most);
-        let log = self.cursor.unary(UnaryOp::Log, x);
-        let two = self.number(std::f32::consts::LN_2, x);
-        let large = self.cursor.binary(BinaryOp::Add, log, two);
-        let one = self.number(1.0, x);
-        let below = self.cursor.binary(BinaryOp::Subtract, x, one);
-        let below = self.cursor.unary(UnaryOp::Sqrt, below);
-        let above = self.cursor.binary(BinaryOp::Add, x, one);
-        let above = self.cursor.unary(UnaryOp::Sqrt, above);
-        let sum = self.cursor.binary(BinaryOp::Add, above, below);
-        let product = self.cursor.binary(BinaryOp::Multiply, below, sum);
-        let small = self.cursor.unary(UnaryOp::Log1p, product);
-        self.cursor.select(is_large, large, small)
-    }
-
-    /// The inverse of the error function, by two polynomials in `w = -log(1 - x^2)` (M. Giles, 2010).
-    fn erf_inv(&mut self, x: InstructionId) -> InstructionId {
-        let minus = self.cursor.unary(UnaryOp::Negate, x);
-        let product = self.cursor.binary(BinaryOp::Multiply, x, minus);
-        let log = self.cursor.unary(UnaryOp::Log1p, product);
-        let w = self.cursor.unary(UnaryOp::Negate, log);
-        let five = self.number(5.0, x);
-        let is_central = self.cursor.compare(ComparisonDirection::Lt, w, five);
-        let shift = self.number(2.5, x);
-        let central = self.cursor.binary(BinaryOp::Subtract, w, shift);
-        let root = self.cursor.unary(UnaryOp::Sqrt, w);
-        let three = self.number(3.0, x);
-        let tail = self.cursor.binary(BinaryOp::Subtract, root, three);
-        let w = self.cursor.select(is_central, central, tail);
-        let coefficient = |formula: &mut Self, i: usize| {
-            let [central, tail] = [ERF_INV_CENTRAL[i], ERF_INV_TAIL[i]].map(|value| formula.number(value, x));
-            formula.cursor.select(is_central, central, tail)
-        };
-        let mut sum = coefficient(self, 0);
-        for i in 1..ERF_INV_CENTRAL.len() {
-            let next = coefficient(self, i);
-            let product = self.cursor.binary(BinaryOp::Multiply, sum, w);
-            sum = self.cursor.binary(BinaryOp::Add, next, product);
-        }
-        let inner = self.cursor.binary(BinaryOp::Multiply, sum, x);
-        let size = self.cursor.unary(UnaryOp::Abs, x);
-        let one = self.number(1.0, x);
-        let is_end = self.cursor.compare(ComparisonDirection::Eq, size, one);
-        let infinity = self.number(f32::INFINITY, x);
-        let end = self.cursor.binary(BinaryOp::Multiply, x, infinity);
-        self.cursor.select(is_end, end, inner)
-    }
-}
-
-/// `erf(x) / x` in powers of `x^2`, up to 1.
-#[allow(clippy::approx_constant, reason = "the coefficient that fits best is not the limit at 0")]
-const ERF_NEAR: [f32; 7] = [
-    7.853_861_5e-5,
-    -8.010_193_7e-4,
-    5.188_327_7e-3,
-    -2.685_381_3e-2,
-    1.128_358_54e-1,
-    -3.761_262_6e-1,
-    1.128_379_1,
-];
-
-/// `erfc(x) * exp(x^2) * x` in powers of `1 / x^2`, from 1 to 2.
-const ERFC_MIDDLE: [f32; 9] = [
-    2.326_82e-2,
-    -1.387_039_4e-1,
-    3.687_424_7e-1,
-    -5.824_733e-1,
-    6.210_004_7e-1,
-    -4.944_515_2e-1,
-    3.404_88e-1,
-    -2.741_127e-1,
-    5.638_259_6e-1,
-];
-
-/// The same beyond 2.
-const ERFC_OUTER: [f32; 8] = [
-    -1.047_766_4e1,
-    1.297_72e1,
-    -7.495_518_7,
-    2.921_019,
-    -1.015_265_2,
-    4.218_463_3e-1,
-    -2.820_767_5e-1,
-    5.641_895e-1,
-];
-
-/// `erf_inv(x) / x` in powers of `w - 2.5`.
-const ERF_INV_CENTRAL: [f32; 9] = [
-    2.810_226_4e-8,
-    3.432_739_4e-7,
-    -3.523_387_7e-6,
-    -4.391_506_5e-6,
-    2.185_808_7e-4,
-    -1.253_725e-3,
-    -4.177_681_6e-3,
-    0.246_640_73,
-    1.501_409_4,
-];
-
-/// The same in powers of `sqrt(w) - 3`.
-const ERF_INV_TAIL: [f32; 9] = [
-    -2.002_142_6e-4,
-    1.009_505_6e-4,
-    1.349_343_2e-3,
-    -3.673_428_4e-3,
-    5.739_507_7e-3,
-    -7.622_461_3e-3,
-    9.438_870_5e-3,
-    1.001_674,
-    2.832_976_8,
-];
-
-/// Lanczos' approximation of the gamma function with nine terms, for a shift of 7.5 (P. Godfrey).
-const LANCZOS_SHIFT: f64 = 7.5;
-
-/// Its constant term.
-const LANCZOS_BASE: f64 = 0.999_999_999_999_809_9;
-
-/// Its other terms.
-const LANCZOS: [f64; 8] = [
-    676.520_368_121_885_1,
-    -1_259.139_216_722_402_8,
-    771.323_428_777_653_1,
-    -176.615_029_162_140_6,
-    12.507_343_278_686_905,
-    -0.138_571_095_265_720_12,
-    9.984_369_578_019_572e-6,
-    1.505_632_735_149_311_6e-7,
-];

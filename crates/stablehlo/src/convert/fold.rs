@@ -1,7 +1,10 @@
 //! What MLIR folds on the way to HLO: operations that change nothing, and those of constants with one repeated element.
 
+use std::cmp::Ordering;
+
 use memplan_ir::{
-    ArrayShape, BinaryOp, ComparisonDirection, ElementType, Insert, InstructionId, Op, Scalar, Shape, UnaryOp,
+    ArrayShape, BinaryOp, ComparisonDirection, ElementType, Insert, InstructionId, Op, Scalar, Shape,
+    SliceDimension, UnaryOp,
 };
 
 use super::{Body, Converter};
@@ -77,6 +80,15 @@ impl Converter<'_> {
             (Op::Unary(UnaryOp::Not), _, [Some(x)]) if x.element_type == ElementType::Pred => {
                 Scalar::integer(ElementType::Pred, i64::from(x.is_zero()))
             }
+            (Op::Concatenate { dimension }, operands, _) => {
+                return self.joined(operands, *dimension, result, location, body);
+            }
+            (Op::Unary(part @ (UnaryOp::Real | UnaryOp::Imag)), &[x], _) => {
+                let source = &self.module.instructions[x];
+                let Op::Binary(BinaryOp::Complex) = source.op else { return None };
+                return source.operands.get(usize::from(*part == UnaryOp::Imag)).copied();
+            }
+            (Op::Unary(op), _, [Some(x)]) => computed(*op, *x)?,
             (Op::Binary(op), _, [Some(x), Some(y)]) => combined(*op, *x, *y)?,
             (Op::Binary(BinaryOp::Multiply), &[x, _], [_, Some(y)]) if y.is_one() && same(x) => {
                 return Some(x);
@@ -121,23 +133,36 @@ impl Converter<'_> {
                         .insert(body, location, "broadcast", |cursor| cursor.broadcast(initial, extents, [])),
                 });
             }
+            (Op::DynamicUpdateSlice, &[x, update, ..], _)
+                if self.module.shape(update).as_array()?.element_count() == Some(0) && same(x) =>
+            {
+                return Some(x);
+            }
             (Op::Compare { direction, .. }, &[x, y], constants) => {
+                use ComparisonDirection::*;
                 let element = self.module.shape(x).as_array()?.element_type;
-                let integral = element.is_integral() || element == ElementType::Pred;
-                let (a, b) = match *constants {
-                    _ if !integral => return None,
-                    [Some(a), Some(b)] => (a.as_integer()?, b.as_integer()?),
-                    _ if x == y => (0, 0),
+                let order = match (direction, constants) {
+                    (Ne, [_, Some(y)]) if element == ElementType::Pred && y.is_zero() && same(x) => {
+                        return Some(x);
+                    }
+                    (Eq, [_, Some(y)]) if element == ElementType::Pred && y.is_one() && same(x) => {
+                        return Some(x);
+                    }
+                    (_, [Some(a), Some(b)]) if element.is_floating() => {
+                        a.as_float()?.partial_cmp(&b.as_float()?)
+                    }
+                    _ if !element.is_integral() && element != ElementType::Pred => return None,
+                    (_, [Some(a), Some(b)]) => Some(a.as_integer()?.cmp(&b.as_integer()?)),
+                    _ if x == y => Some(Ordering::Equal),
                     _ => return None,
                 };
-                use ComparisonDirection::*;
                 let holds = match direction {
-                    Eq => a == b,
-                    Ne => a != b,
-                    Ge => a >= b,
-                    Gt => a > b,
-                    Le => a <= b,
-                    Lt => a < b,
+                    Eq => order == Some(Ordering::Equal),
+                    Ne => order != Some(Ordering::Equal),
+                    Ge => order.is_some_and(Ordering::is_ge),
+                    Gt => order.is_some_and(Ordering::is_gt),
+                    Le => order.is_some_and(Ordering::is_le),
+                    Lt => order.is_some_and(Ordering::is_lt),
                 };
                 Scalar::integer(ElementType::Pred, i64::from(holds))
             }
@@ -165,9 +190,44 @@ impl Converter<'_> {
             .then(|| self.constant_of(&elements, LocationId::default(), body))
     }
 
+    /// Short constants that are joined.
+    fn joined(
+        &mut self,
+        operands: &[InstructionId],
+        dimension: i64,
+        result: &ArrayShape,
+        location: LocationId,
+        body: &mut Body,
+    ) -> Option<InstructionId> {
+        const MAX_ELEMENTS: u64 = 1 << 16;
+        let outer = result.dimensions.get(..usize::try_from(dimension).ok()?)?;
+        if result.element_count()? > MAX_ELEMENTS || outer.iter().any(|&extent| extent != 1) {
+            return None;
+        }
+        let mut bytes = Vec::new();
+        for &operand in operands {
+            match &self.module.instructions[operand].op {
+                Op::Constant(literal) => bytes.extend_from_slice(&literal.as_array()?.bytes()),
+                _ => {
+                    let element = self.repeated(operand)?.literal();
+                    let element = element.as_array()?.bytes();
+                    let count = self.module.shape(operand).as_array()?.element_count()?;
+                    bytes.extend(element.repeat(usize::try_from(count).ok()?));
+                }
+            }
+        }
+        let elements = Elements { shape: result.clone(), bytes: bytes.into(), is_splat: false };
+        Some(self.constant_of(&elements, location, body))
+    }
+
     /// The same operation of other operands: constants of commutative operations are to the right, concatenations leave
-    /// out what has no elements, a reshape of a reshape is one, and so is a transpose of a transpose.
+    /// out what has no elements, a reshape of a reshape is one, and so is a transpose of a transpose; a slice within one
+    /// operand of a concatenation is one of that operand.
     pub(super) fn shortened(&self, op: &mut Op, operands: &mut smallvec::SmallVec<[InstructionId; 3]>) {
+        if let Some(constant) = self.constant_slice(op, operands) {
+            *op = constant;
+            operands.truncate(1);
+        }
         if let (Op::Transpose { dimensions }, &[x]) = (&mut *op, &operands[..]) {
             let source = &self.module.instructions[x];
             if let Op::Transpose { dimensions: inner } = &source.op {
@@ -209,6 +269,25 @@ impl Converter<'_> {
                     operands.retain(|id| !is_empty(*id));
                 }
             }
+            Op::Slice { dimensions } => {
+                let source = &self.module.instructions[operands[0]];
+                let Op::Concatenate { dimension } = source.op else { return };
+                let Some(range) = dimensions.get_mut(dimension as usize) else { return };
+                let mut at = 0;
+                for &part in &source.operands {
+                    let array = self.module.shape(part).as_array();
+                    let Some(&extent) = array.and_then(|it| it.dimensions.get(dimension as usize)) else {
+                        return;
+                    };
+                    let end = extent.saturating_add(at);
+                    if (at..end).contains(&range.start) && range.limit <= end {
+                        (range.start, range.limit) = (range.start - at, range.limit - at);
+                        operands[0] = part;
+                        return;
+                    }
+                    at = end;
+                }
+            }
             Op::Reshape { .. } => {
                 let source = &self.module.instructions[operands[0]];
                 if matches!(source.op, Op::Reshape { .. }) {
@@ -217,6 +296,21 @@ impl Converter<'_> {
             }
             _ => {}
         }
+    }
+
+    /// The slice that a dynamic one with constant starts is.
+    fn constant_slice(&self, op: &Op, operands: &[InstructionId]) -> Option<Op> {
+        let (Op::DynamicSlice { slice_sizes }, [x, starts @ ..]) = (op, operands) else { return None };
+        let extents = &self.module.shape(*x).as_array()?.dimensions;
+        if starts.len() != extents.len() || slice_sizes.len() != extents.len() {
+            return None;
+        }
+        let dimension = |((&start, &extent), &size): ((&InstructionId, &i64), &i64)| {
+            let start = self.repeated(start)?.as_integer()?.min(extent.checked_sub(size)?).max(0);
+            Some(SliceDimension { start, limit: start.checked_add(size)?, stride: 1 })
+        };
+        let dimensions = starts.iter().zip(extents).zip(slice_sizes).map(dimension);
+        Some(Op::Slice { dimensions: dimensions.collect::<Option<_>>()? })
     }
 
     /// Whether an instruction is a constant, repeated or not.
@@ -290,6 +384,27 @@ fn negated(value: Scalar) -> Option<Scalar> {
         (_, Some(float)) => Scalar::float(value.element_type, -float),
         _ => None,
     }
+}
+
+fn computed(op: UnaryOp, x: Scalar) -> Option<Scalar> {
+    let number = x.as_float().filter(|_| x.element_type.is_floating())?;
+    let value = match op {
+        UnaryOp::Abs => number.abs(),
+        UnaryOp::Ceil => number.ceil(),
+        UnaryOp::Cosine => libm::cos(number),
+        UnaryOp::Erf => libm::erf(number),
+        UnaryOp::Exponential => libm::exp(number),
+        UnaryOp::Floor => number.floor(),
+        UnaryOp::Log if number > 0.0 => libm::log(number),
+        UnaryOp::Logistic => 1.0 / (1.0 + libm::exp(-number)),
+        UnaryOp::Rsqrt if number > 0.0 => 1.0 / number.sqrt(),
+        UnaryOp::Sine => libm::sin(number),
+        UnaryOp::Sqrt if number >= 0.0 => number.sqrt(),
+        UnaryOp::Tan => libm::tan(number),
+        UnaryOp::Tanh => libm::tanh(number),
+        _ => return None,
+    };
+    Scalar::float(x.element_type, value)
 }
 
 fn combined(op: BinaryOp, x: Scalar, y: Scalar) -> Option<Scalar> {

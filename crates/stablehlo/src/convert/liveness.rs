@@ -7,7 +7,7 @@ use crate::mlir::{Attribute, Operation, Program, Region, ValueId};
 /// Facts about the values of a program.
 pub(super) struct Liveness<'p> {
     is_used: Vec<bool>,
-    /// State of loops that no step changes is the value before the loop.
+    /// State of loops that no step changes is the value before the loop; a choice between a value and itself is the value.
     same: FxHashMap<ValueId, ValueId>,
     constants: FxHashMap<ValueId, &'p Operation>,
 }
@@ -57,8 +57,15 @@ impl<'p> Liveness<'p> {
             {
                 self.constants.insert(result, operation);
             }
-            if &*operation.name == "stablehlo.while" {
-                self.find_unchanged(operation);
+            match (&*operation.name, &operation.operands[..], &operation.results[..]) {
+                ("stablehlo.while", ..) => self.find_unchanged(operation),
+                ("stablehlo.select", &[_, x, y], &[result]) => {
+                    let x = self.resolve(x);
+                    if x == self.resolve(y) && x != result {
+                        self.same.insert(result, x);
+                    }
+                }
+                _ => {}
             }
         }
     }

@@ -8,6 +8,7 @@ mod chlo;
 mod collectives;
 mod control;
 mod fold;
+mod formulas;
 mod liveness;
 mod metadata;
 mod operations;

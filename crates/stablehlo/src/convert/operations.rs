@@ -127,11 +127,13 @@ impl<'p> Converter<'p> {
                 }
                 let mut operands = operands;
                 self.shortened(&mut op, &mut operands);
-                match self.folded(&op, &operands, &shape, operation.location, body) {
-                    Some(known) => {
-                        self.give(operation, known, body);
-                        return Ok(());
-                    }
+                if let Some(known) = self.folded(&op, &operands, &shape, operation.location, body) {
+                    self.give(operation, known, body);
+                    return Ok(());
+                }
+                // Functions of complex numbers, which HLO has and jaxlib writes of their parts.
+                match self.formula(operation, name, &operands, &shape, body) {
+                    Some(id) => id,
                     None => self.emit(body, operation, op, &operands, &called, shape),
                 }
             }
