@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Writes what JAX lowers programs to, in every form that memplan reads, and what XLA makes of each.
 
-    stablehlo_of_jax.py FOLDER [--small]
+    stablehlo_of_jax.py FOLDER [--small | --functions]
 
 For each program NAME of this file: NAME.mlir (text with locations), NAME.bc (portable bytecode), NAME.jaxexport (an
 artifact of `jax.export`, where flatbuffers is installed) and NAME.hlo.pb (the module that jaxlib makes of the text).
---small writes the programs that the repository's tests read (`crates/stablehlo/tests/programs`).
+--small writes the programs that the repository's tests read (`crates/stablehlo/tests/programs`), --functions one for each
+elementwise function of `jax.lax` and each type that it takes.
 """
 import argparse
 import os
@@ -359,11 +360,34 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--functions", action="store_true")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
+    if args.functions:
+        return write_functions(args.folder)
     for name, (function, shapes, options) in PROGRAMS.items():
         if not args.small or name in SMALL:
             write(args.folder, name, function, shapes, options)
+
+
+UNARY = """abs acos acosh asin asinh atan atanh bessel_i0e bessel_i1e bitwise_not cbrt ceil clz conj cos cosh digamma erf
+    erf_inv erfc exp exp2 expm1 floor imag is_finite lgamma log log1p logistic neg population_count real reciprocal round
+    rsqrt sign sin sinh sqrt square tan tanh""".split()
+BINARY = """add atan2 complex div eq ge gt igamma igamma_grad_a igammac le lt max min mul mulhi ne nextafter polygamma pow
+    random_gamma_grad rem sub zeta""".split()
+TYPES = ["float16", "bfloat16", "float32", "float64", "complex64", "complex128", "int32", "uint8"]
+
+
+def write_functions(folder):
+    jax.config.update("jax_enable_x64", True)
+    functions = [(name, 1) for name in UNARY] + [(name, 2) for name in BINARY] + [("betainc", 3)]
+    for element in TYPES:
+        for name, arity in functions:
+            try:
+                jax.eval_shape(getattr(lax, name), *[shape(4, 8, dtype=element)] * arity)
+            except TypeError:  # The function is not for this type.
+                continue
+            write(folder, f"{name}_{element}", getattr(lax, name), [shape(4, 8, dtype=element)] * arity, {})
 
 
 def write(folder, name, function, shapes, options):

@@ -36,16 +36,16 @@ impl<'p> Converter<'p> {
                 let op = Op::TopK { k, largest: true, is_stable: None };
                 self.emit(body, operation, op, &operands, &[], shape)
             }
-            "square" => {
-                let &[x] = &operands[..] else { return Err(operation.unsupported()) };
-                self.emit(body, operation, Op::Binary(BinaryOp::Multiply), &[x, x], &[], shape)
-            }
             "ragged_dot" => {
                 let op = Op::RaggedDot(Box::new(self.ragged_dot(operation)?));
                 self.emit(body, operation, op, &operands, &[], shape)
             }
             _ => match self.formula(operation, name, &operands, &shape, body) {
                 Some(id) => id,
+                None if name == "square" => {
+                    let &[x] = &operands[..] else { return Err(operation.unsupported()) };
+                    self.emit(body, operation, Op::Binary(BinaryOp::Multiply), &[x, x], &[], shape)
+                }
                 None => {
                     let plain = PLAIN.iter().find(|(plain, _)| *plain == name);
                     let (_, op) = plain.ok_or_else(|| self.without_formula(operation, &operands))?;

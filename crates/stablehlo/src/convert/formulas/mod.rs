@@ -43,6 +43,7 @@ pub(super) fn find(function: &str, element: ElementType) -> Option<(Formula, Opt
         ("logistic", C64 | C128) => Unary(complex::logistic),
         ("sinh", C64 | C128) => Unary(complex::sinh),
         ("sqrt", C64 | C128) => Unary(complex::sqrt),
+        ("square", C64 | C128) => Unary(complex::square),
         (_, C64 | C128) => return None,
         ("acos", _) => Unary(inverse::acos),
         ("acosh", _) => Unary(inverse::acosh),
