@@ -9,7 +9,6 @@ use memplan::pool::bfc::{self, Bfc};
 use memplan::pool::defragment::{Buffer, Compaction, Options, compact, make_hole};
 use memplan::pool::replay::{Outcome, replay};
 use memplan::pool::trace::{AllocationIndex, Event, Trace};
-use serde_json::json;
 
 use crate::failure::Failure;
 
@@ -118,18 +117,53 @@ impl Defragmentation<'_> {
         text
     }
 
-    pub(crate) fn json(&self) -> serde_json::Value {
-        let moves = self.compaction.moves.iter().map(|m| {
-            let name = &self.trace[AllocationIndex(m.id)].name;
-            json!({ "id": name, "from": m.from, "to": m.to, "size": m.bytes, "piece": m.piece })
+    pub(crate) fn document(&self) -> Document<'_> {
+        let moves = self.compaction.moves.iter().map(|m| Moved {
+            from: m.from,
+            id: &self.trace[AllocationIndex(m.id)].name,
+            piece: m.piece,
+            size: m.bytes,
+            to: m.to,
         });
-        json!({
-            "event": self.event,
-            "moves": moves.collect::<Vec<_>>(),
-            "bytes_moved": self.compaction.bytes_moved(),
-            "lower_bound": self.compaction.lower_bound,
-            "slide_all": self.compaction.slide_all,
-            "hole": { "offset": self.compaction.hole.0, "size": self.compaction.hole.1 },
-        })
+        Document {
+            bytes_moved: self.compaction.bytes_moved(),
+            event: self.event,
+            hole: Hole { offset: self.compaction.hole.0, size: self.compaction.hole.1 },
+            lower_bound: self.compaction.lower_bound,
+            moves: moves.collect(),
+            slide_all: self.compaction.slide_all,
+        }
     }
+}
+
+/// What `--format json` writes of it. Sizes are in bytes.
+#[derive(serde::Serialize, schemars::JsonSchema)]
+pub(crate) struct Document<'a> {
+    bytes_moved: Bytes,
+    /// After which event of the trace.
+    event: usize,
+    /// The free bytes that there are then in one piece.
+    hole: Hole,
+    /// No way to make that hole moves fewer bytes.
+    lower_bound: Bytes,
+    /// In order.
+    moves: Vec<Moved<'a>>,
+    /// Bytes that sliding everything down would move.
+    slide_all: Bytes,
+}
+
+#[derive(serde::Serialize, schemars::JsonSchema)]
+struct Hole {
+    offset: u64,
+    size: u64,
+}
+
+#[derive(serde::Serialize, schemars::JsonSchema)]
+struct Moved<'a> {
+    from: u64,
+    id: &'a str,
+    /// Bytes to copy at once, so that no copy overwrites its source.
+    piece: u64,
+    size: u64,
+    to: u64,
 }

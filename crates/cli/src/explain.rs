@@ -19,6 +19,7 @@ use crate::needless::refuse;
 use crate::options::{Format, OutputArgs};
 use crate::plan::plan_with_copies;
 use crate::verdict::verdict;
+pub(crate) use named::Named;
 use named::named;
 use whole::whole;
 

@@ -163,8 +163,8 @@ fn together(
 }
 
 /// Programs that are loaded together, and what is left beside them.
-#[derive(serde::Serialize)]
-struct Left<'a> {
+#[derive(serde::Serialize, schemars::JsonSchema)]
+pub(crate) struct Left<'a> {
     #[serde(flatten)]
     programs: &'a Resident,
     /// Bytes that the process may use.

@@ -11,9 +11,8 @@ use memplan::pool::replay::{Outcome, Platform, RETRY_TIME, Replay, replay, small
 use memplan::pool::trace::{Event, Trace};
 use memplan::pool::{End, Sample};
 use memplan::{legalize, trace_of_plan};
-use serde_json::json;
 
-use crate::defragment::{Wish, defragment};
+use crate::defragment::{self, Defragmentation, Wish, defragment};
 use crate::failure::Failure;
 use crate::input::{Form, read, read_program, render_at, target};
 use crate::needless::{given, refuse};
@@ -154,11 +153,8 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
             screen.wrap(&text)
         }
         Format::Json => {
-            let mut figures = figures.json();
-            if let Some(defragmentation) = defragmentation {
-                figures["defragmentation"] = defragmentation.json();
-            }
-            serde_json::to_string_pretty(&figures).expect("keys of figures are strings") + "\n"
+            let document = figures.document(defragmentation.as_ref());
+            serde_json::to_string_pretty(&document).expect("keys of figures are strings") + "\n"
         }
     };
     write_result(args.output.as_deref(), text)?;
@@ -204,6 +200,67 @@ fn options(args: &ReplayArgs, target: Option<&Target>) -> Result<Options, Failur
         fragmentation_fraction: args.fragmentation_fraction.unwrap_or_default(),
         ..Options::preallocated(limit)
     })
+}
+
+/// What `--format json` writes. Sizes are in bytes.
+#[derive(serde::Serialize, schemars::JsonSchema)]
+pub(crate) struct Document<'a> {
+    /// Each request of the trace.
+    allocations: Vec<Request<'a>>,
+    /// With `--defragment-at`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    defragmentation: Option<defragment::Document<'a>>,
+    /// Requests that were not served.
+    failures: usize,
+    /// The size of the pool.
+    limit: Bytes,
+    /// The most of each, over the trace.
+    peak: Peak,
+    /// What the same program needs planned, arguments and results included; null for traces.
+    planned: Option<Bytes>,
+    /// The pool after each event.
+    samples: Vec<Moment>,
+    /// The smallest pool that serves everything, if that was asked of one that can tell.
+    smallest_pool: Option<Bytes>,
+    /// The trace, or the program and its target.
+    subject: &'a str,
+    /// Requests that were served only after others were freed.
+    waits: usize,
+    /// The largest share of free bytes outside of the largest hole.
+    worst_fragmentation: f64,
+}
+
+#[derive(serde::Serialize, schemars::JsonSchema)]
+struct Peak {
+    /// With what rounding and splitting lose.
+    in_use: Bytes,
+    /// What programs asked for.
+    requested: Bytes,
+    /// What the pool took from the device.
+    reserved: Bytes,
+}
+
+#[derive(serde::Serialize, schemars::JsonSchema)]
+struct Request<'a> {
+    /// Where it was served.
+    address: Option<u64>,
+    alignment: u64,
+    /// The end of the pool that it is taken from: `lower`, `upper`.
+    end: &'static str,
+    id: &'a str,
+    size: Bytes,
+    /// `served`, `empty` (of no bytes), `failed`.
+    status: &'static str,
+}
+
+#[derive(serde::Serialize, schemars::JsonSchema)]
+struct Moment {
+    /// The share of free bytes outside of the largest hole.
+    fragmentation: f64,
+    in_use: Bytes,
+    largest_free: Bytes,
+    requested: Bytes,
+    reserved: Bytes,
 }
 
 /// The figures of one replay.
@@ -292,13 +349,14 @@ impl Figures<'_> {
         text
     }
 
-    fn json(&self) -> serde_json::Value {
-        let [asked_for, in_use, held, needed] = self.peaks().map(|(_, bytes, _)| bytes.0);
-        let samples = self.result.samples.iter().map(|sample| {
-            json!({
-                "reserved": sample.reserved, "in_use": sample.in_use, "requested": sample.requested,
-                "largest_free": sample.largest_free, "fragmentation": sample.fragmentation(),
-            })
+    fn document<'d>(&'d self, defragmentation: Option<&'d Defragmentation<'_>>) -> Document<'d> {
+        let [asked_for, in_use, held, needed] = self.peaks().map(|(_, bytes, _)| bytes);
+        let samples = self.result.samples.iter().map(|sample| Moment {
+            fragmentation: sample.fragmentation(),
+            in_use: sample.in_use,
+            largest_free: sample.largest_free,
+            requested: sample.requested,
+            reserved: sample.reserved,
         });
         let allocations = self.subject.trace.allocations().iter().zip(&self.result.outcomes);
         let allocations = allocations.map(|(allocation, outcome)| {
@@ -308,24 +366,28 @@ impl Figures<'_> {
                 Outcome::Failed => ("failed", None),
             };
             let request = allocation.request;
-            let end = if request.end == End::Lower { "lower" } else { "upper" };
-            json!({
-                "id": allocation.name, "size": request.bytes, "alignment": request.alignment.bytes(), "end": end,
-                "status": status, "address": address,
-            })
+            Request {
+                address,
+                alignment: request.alignment.bytes(),
+                end: if request.end == End::Lower { "lower" } else { "upper" },
+                id: &allocation.name,
+                size: request.bytes,
+                status,
+            }
         });
-        json!({
-            "subject": self.subject.name,
-            "limit": self.options.limit,
-            "peak": { "requested": asked_for, "in_use": in_use, "reserved": held },
-            "smallest_pool": self.smallest.map(|_| needed),
-            "planned": self.subject.planned,
-            "failures": self.result.failures(),
-            "waits": self.result.waits(&self.subject.trace),
-            "worst_fragmentation": self.worst_fragmentation().1,
-            "allocations": allocations.collect::<Vec<_>>(),
-            "samples": samples.collect::<Vec<_>>(),
-        })
+        Document {
+            allocations: allocations.collect(),
+            defragmentation: defragmentation.map(|it| it.document()),
+            failures: self.result.failures(),
+            limit: self.options.limit,
+            peak: Peak { in_use, requested: asked_for, reserved: held },
+            planned: self.subject.planned,
+            samples: samples.collect(),
+            smallest_pool: self.smallest.map(|_| needed),
+            subject: &self.subject.name,
+            waits: self.result.waits(&self.subject.trace),
+            worst_fragmentation: self.worst_fragmentation().1,
+        }
     }
 
     /// Describes the first request that did not fit, and the pool at that moment.

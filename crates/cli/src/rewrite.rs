@@ -1,5 +1,7 @@
 //! `memplan rewrite`
 
+use std::collections::BTreeMap;
+
 use clap::{Args, ColorChoice};
 use comfy_table::{CellAlignment, ColumnConstraint};
 use memplan::codegen::view as drawn;
@@ -7,7 +9,6 @@ use memplan::ir::Module;
 use memplan::memory::{Bytes, Compiler, Target};
 use memplan::passes::{OffloadReport, PartsReport, RematReport, ResidualsReport};
 use memplan::{Estimated, Lever, Price, RewriteOptions, Rewritten, Step, estimate, hlo, rewrite};
-use serde_json::json;
 
 use crate::emit::{PageArgs, Shown, page_of_two};
 use crate::estimate::{compiler, machine_of};
@@ -240,35 +241,87 @@ fn places(step: &Step) -> Vec<String> {
     places
 }
 
+/// What `--report` writes. Sizes are in bytes.
+#[derive(serde::Serialize, schemars::JsonSchema)]
+pub(crate) struct Document {
+    after: Priced,
+    before: Priced,
+    /// How many run the program; figures are those of one.
+    devices: u64,
+    /// Options of the compiler to give with the program, by name.
+    flags: BTreeMap<String, String>,
+    /// What there is to choose from, from fewest bytes to least time.
+    frontier: Vec<Priced>,
+    /// What was tried, in order.
+    steps: Vec<Tried>,
+}
+
+/// What the compiler is estimated to need for a program.
+#[derive(serde::Serialize, schemars::JsonSchema)]
+struct Priced {
+    /// The upper end of what four of five such programs need.
+    high: Bytes,
+    /// On the host.
+    host: Bytes,
+    /// The lower end.
+    low: Bytes,
+    /// One run.
+    seconds: f64,
+    total: Bytes,
+}
+
+#[derive(serde::Serialize, schemars::JsonSchema)]
+struct Tried {
+    host: Bytes,
+    kept: bool,
+    lever: String,
+    /// One run with it, and with what was kept before.
+    seconds: f64,
+    total: Bytes,
+    what: String,
+    /// The loops and functions that it changes.
+    #[serde(rename = "where")]
+    places: Vec<String>,
+    /// What it does, or why it was not kept.
+    why: &'static str,
+}
+
 /// What was tried, for programs.
 fn json(rewritten: &Rewritten) -> String {
-    let figures = |of: Estimated| {
-        json!({
-            "total": of.price.total.0, "low": of.low().0, "high": of.high().0,
-            "seconds": of.price.seconds, "host": of.host.0,
-        })
+    let priced = |of: Estimated| Priced {
+        high: of.high(),
+        host: of.host,
+        low: of.low(),
+        seconds: of.price.seconds,
+        total: of.price.total,
     };
     let mut now = rewritten.before.price;
     let mut steps = Vec::new();
     for step in &rewritten.steps {
         let price = step.estimated.price;
-        steps.push(json!({
-            "lever": step.lever.to_string(), "what": what(step), "where": places(step),
-            "total": price.total.0, "seconds": price.seconds, "host": step.estimated.host.0, "kept": step.is_kept,
-            "why": if step.is_kept { step.description } else { why_not(step, now) },
-        }));
+        steps.push(Tried {
+            host: step.estimated.host,
+            kept: step.is_kept,
+            lever: step.lever.to_string(),
+            seconds: price.seconds,
+            total: price.total,
+            what: what(step),
+            places: places(step),
+            why: if step.is_kept { step.description } else { why_not(step, now) },
+        });
         if step.is_kept {
             now = price;
         }
     }
-    let flags: serde_json::Map<String, serde_json::Value> =
-        rewritten.flags.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
-    let report = json!({
-        "before": figures(rewritten.before), "after": figures(rewritten.after()), "steps": steps,
-        "frontier": rewritten.frontier.iter().map(|&point| figures(point)).collect::<Vec<_>>(),
-        "devices": rewritten.devices.unwrap_or(1), "flags": flags,
-    });
-    format!("{report:#}\n")
+    let document = Document {
+        after: priced(rewritten.after()),
+        before: priced(rewritten.before),
+        devices: rewritten.devices.unwrap_or(1),
+        flags: rewritten.flags.iter().cloned().collect(),
+        frontier: rewritten.frontier.iter().map(|&point| priced(point)).collect(),
+        steps,
+    };
+    serde_json::to_string_pretty(&document).expect("keys of figures are strings") + "\n"
 }
 
 /// The number of columns with figures, and the name.

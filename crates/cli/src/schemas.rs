@@ -8,9 +8,12 @@ use schemars::{JsonSchema, Schema};
 use crate::budget;
 use crate::diff::DiffFile;
 use crate::estimate::EstimateFile;
+use crate::explain::Named;
 use crate::frontier::FrontierFile;
 use crate::passes::Listed;
-use crate::tflite;
+use crate::plan::Left;
+use crate::targets::Described;
+use crate::{replay, rewrite, tflite};
 
 /// The name of each document, and its schema.
 pub fn schemas() -> Vec<(&'static str, Schema)> {
@@ -19,9 +22,15 @@ pub fn schemas() -> Vec<(&'static str, Schema)> {
         ("diff", schema::<DiffFile<'_>>()),
         ("estimate", schema::<EstimateFile<'_>>()),
         ("explain", schema::<Overview>()),
+        ("explain_value", schema::<Named>()),
         ("fit", schema::<Fit>()),
         ("frontier", schema::<FrontierFile<'_>>()),
+        ("pack", schema::<memplan::pack::Report>()),
         ("passes", schema::<Listed>()),
+        ("replay", schema::<replay::Document<'_>>()),
+        ("resident", schema::<Left<'_>>()),
+        ("rewrite", schema::<rewrite::Document>()),
+        ("targets", schema::<Vec<Described>>()),
         ("tflite", schema::<tflite::Document<'_>>()),
     ]
 }

@@ -42,8 +42,8 @@ pub(crate) fn run(args: &TargetsArgs) -> Result<(), Failure> {
 }
 
 /// A target with the sources of its numbers.
-#[derive(serde::Serialize)]
-struct Described {
+#[derive(serde::Serialize, schemars::JsonSchema)]
+pub(crate) struct Described {
     #[serde(flatten)]
     target: Target,
     /// The comment beside each number in the target's file, by path.

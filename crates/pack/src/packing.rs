@@ -45,6 +45,7 @@ pub struct Certificate {
 /// The answer to the question asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Status {
     /// Every item has its place, within the capacity where there is one.
     Packed,
@@ -58,6 +59,7 @@ pub enum Status {
 #[cfg(feature = "std")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Report {
     /// The answer to the question asked.
     pub status: Status,

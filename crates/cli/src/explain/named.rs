@@ -14,8 +14,8 @@ use crate::report::count;
 use crate::screen::Screen;
 
 /// The explanation of a name.
-#[derive(Serialize)]
-pub(super) struct Named {
+#[derive(Serialize, schemars::JsonSchema)]
+pub(crate) struct Named {
     /// The name.
     name: String,
     /// The values that the name refers to, the largest first.
@@ -26,7 +26,7 @@ pub(super) struct Named {
     compiled: Option<String>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 struct WithinKernel {
     instruction: String,
     kernel: Option<String>,
