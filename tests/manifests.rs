@@ -66,13 +66,7 @@ fn the_lowest_rust_is_enough_for_dependencies() {
     let manifest: toml::Table = fs::read_to_string(root.join("Cargo.toml")).unwrap().parse().unwrap();
     let lowest = manifest["workspace"]["package"]["rust-version"].as_str().unwrap();
     let numbers = |version: &str| version.split('.').map(|part| part.parse().unwrap()).collect::<Vec<u32>>();
-    let output = std::process::Command::new(env!("CARGO"))
-        .args(["metadata", "--format-version=1", "--locked"])
-        .current_dir(root)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let metadata = metadata(root);
     let packages = metadata["packages"].as_array().unwrap();
     let newer: Vec<String> = packages
         .iter()
@@ -92,6 +86,46 @@ fn the_lowest_rust_is_enough_for_dependencies() {
     ] {
         assert!(fs::read_to_string(root.join(file)).unwrap().contains(&text), "{file} does not say {text:?}");
     }
+}
+
+/// A registry has only what is published: other crates of this repository are named by path alone, and only for tests.
+#[test]
+fn what_is_published_needs_nothing_else() {
+    let metadata = metadata(Path::new(env!("CARGO_MANIFEST_DIR")));
+    let packages = metadata["packages"].as_array().unwrap();
+    let is_published = |name: &str| {
+        let package = packages.iter().find(|package| package["name"] == name).unwrap();
+        package["publish"].as_array().is_none_or(|registries| !registries.is_empty())
+    };
+    let mut seen = 0;
+    for package in packages.iter().filter(|package| package["source"].is_null()) {
+        let name = package["name"].as_str().unwrap();
+        if !is_published(name) {
+            continue;
+        }
+        for dependency in package["dependencies"].as_array().unwrap() {
+            let [needed, version] = ["name", "req"].map(|key| dependency[key].as_str().unwrap());
+            if dependency["path"].is_null() {
+                continue;
+            }
+            seen += 1;
+            let is_for_tests = dependency["kind"] == "dev";
+            let by_path = version == "*";
+            assert!(!by_path || is_for_tests, "{name} needs {needed}: say which version");
+            assert!(by_path || is_published(needed), "{name} needs {needed}, which is not published");
+        }
+    }
+    assert!(seen > 100);
+}
+
+fn metadata(root: &Path) -> serde_json::Value {
+    let output = std::process::Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version=1", "--locked"])
+        .current_dir(root)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
 }
 
 /// What a registry shows of a crate: the head of its documentation, with links as plain code.
