@@ -104,6 +104,7 @@ fn write_file(path: &Path, contents: &[u8]) -> Result<(), Failure> {
 /// The contents of a file under a temporary name beside it.
 fn stage(path: &Path, contents: &[u8]) -> Result<tempfile::NamedTempFile, Failure> {
     let failed = |error: std::io::Error| cannot_write(path, &error);
+    #[cfg_attr(not(unix), allow(unused_mut, reason = "permissions are set on Unix alone"))]
     let mut builder = tempfile::Builder::new();
     // Temporary files are private; a result should be as readable as the user's other files.
     #[cfg(unix)]
