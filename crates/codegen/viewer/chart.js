@@ -396,7 +396,8 @@ export class Chart {
     const letters = Math.floor((right - x - 4) / LETTER);
     if (letters < 4) return;
     this.context.fillStyle = color;
-    this.context.fillText(text.length <= letters ? text : `${text.slice(0, letters - 1)}…`, x, y);
+    // Squeezed where its letters are wider than most.
+    this.context.fillText(text.length <= letters ? text : `${text.slice(0, letters - 1)}…`, x, y, right - x - 2);
   }
 
   // What is at a point of the canvas: a buffer, a launch on the curve, a loop, a transfer, or nothing.
