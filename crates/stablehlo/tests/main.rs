@@ -266,6 +266,26 @@ fn functions_that_call_themselves_are_refused() {
     assert_eq!(memplan_stablehlo::parse(text).unwrap_err().message, "function `main` calls itself");
 }
 
+#[test]
+fn stacks_of_calls_end() {
+    // Each location calls the next one twice, and the last one itself.
+    let aliases: String = (0..60)
+        .map(|i| format!("#loc{i} = loc(callsite(#loc{} at #loc{}))\n", i + 1, i + 1))
+        .chain(["#loc60 = loc(callsite(\"f\"(\"a.py\":1:2) at #loc60))\n".to_owned()])
+        .collect();
+    let text = format!(
+        "module @m {{
+          func.func @main(%a: tensor<f32>) -> tensor<f32> {{
+            %0 = stablehlo.negate %a : tensor<f32> loc(#loc0)
+            return %0 : tensor<f32>
+          }}
+        }}\n{aliases}"
+    );
+    let module = memplan_stablehlo::parse(&text).unwrap();
+    let frames = module.config.stack_frames.frames.len();
+    assert!((1..=4096).contains(&frames), "{frames}");
+}
+
 /// Damaged files are modules or errors.
 #[test]
 fn damage_is_no_reason_to_panic() {

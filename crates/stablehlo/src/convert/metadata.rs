@@ -16,10 +16,15 @@ pub(super) struct Sources<'p> {
     functions: FxHashMap<Box<str>, i32>,
     places: FxHashMap<[i32; 6], i32>,
     stacks: FxHashMap<[i32; 2], i32>,
+    /// Calls that the present stack may still have.
+    left: u32,
 }
 
 /// Locations are within each other at most so deep.
 const MAX_DEPTH: u32 = 256;
+
+/// A stack has at most so many calls. Aliases within each other make one of a billion in a few lines.
+const MAX_STACK: u32 = 4096;
 
 impl<'p> Sources<'p> {
     pub(super) fn new(program: &'p Program) -> Sources<'p> {
@@ -31,6 +36,7 @@ impl<'p> Sources<'p> {
             functions: FxHashMap::default(),
             places: FxHashMap::default(),
             stacks: FxHashMap::default(),
+            left: 0,
         }
     }
 
@@ -39,6 +45,7 @@ impl<'p> Sources<'p> {
         if let Some(known) = self.known.get(&location) {
             return known.clone();
         }
+        self.left = MAX_STACK;
         let mut metadata = Metadata::default();
         let mut at = location;
         for _ in 0..MAX_DEPTH {
@@ -73,7 +80,8 @@ impl<'p> Sources<'p> {
             return caller;
         }
         match self.program.location(location) {
-            Location::Call { callee, caller: from } => {
+            Location::Call { callee, caller: from } if self.left > 0 => {
+                self.left -= 1;
                 let from = self.stack(*from, caller, depth + 1);
                 self.stack(*callee, from, depth + 1)
             }
