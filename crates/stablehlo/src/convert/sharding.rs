@@ -76,14 +76,14 @@ impl<'p> Meshes<'p> {
         let mut parts: Vec<(usize, i64, i64)> = Vec::new();
         let mut dimension = list;
         while let Some(open) = dimension.find('{') {
-            let close = dimension.find('}')?;
-            let mut product = 1;
+            let close = open + dimension[open..].find('}')?;
+            let mut product = 1_i64;
             for axis in axis_references(&dimension[open + 1..close])? {
                 let (name, part) = axis;
                 let number = axes.iter().position(|(found, _)| *found == name)?;
                 let (before, size) = part.unwrap_or((1, axes[number].1));
                 parts.push((number, before, size));
-                product *= size;
+                product = product.checked_mul(size)?;
             }
             extents.push(product);
             dimension = &dimension[close + 1..];
