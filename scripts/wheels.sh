@@ -7,7 +7,7 @@
 #                                                         manylinux_2_17, so that the wheel runs on glibc 2.17 (2012)
 #   x86_64-apple-darwin, aarch64-apple-darwin             on macOS, with Xcode's command line tools; on Linux zig links them
 #   x86_64-pc-windows-msvc, aarch64-pc-windows-msvc       on Windows (Git Bash), with the build tools of Visual Studio
-#   x86_64-pc-windows-gnu                                 on Linux, where zig links it
+#   x86_64-pc-windows-gnu                                 on Linux, with zig; not tried to the end (RELEASING.md)
 #
 # Without a TARGET: `sdist` and the target of this machine. One wheel serves CPython 3.10 and all newer versions (abi3).
 # Needs Rust (`rustup target add TARGET` for another machine's), Python 3.10 and pip, which fetches maturin and zig. What zig
