@@ -3,7 +3,9 @@
 
     time_on_gpu.py prepare MEMPLAN FOLDER FILE...           makes FOLDER/PROGRAM/VARIANT.hlo.txt.gz, with what memplan expects
     time_on_gpu.py levers MEMPLAN FOLDER FILE...            the same, with each lever alone
-    time_on_gpu.py run FOLDER OUT.jsonl [SECONDS]           compiles and runs them with the JAX at hand; stops after SECONDS
+    time_on_gpu.py written MEMPLAN FOLDER FILE...           as written alone
+    time_on_gpu.py run FOLDER OUT.jsonl [SECONDS]           compiles and runs them with the JAX at hand; stops after SECONDS.
+                                                            Run again, it goes on; status 75 asks for that
     time_on_gpu.py table OUT.jsonl...                       writes the tables of docs/gpu.md
 
 FILE is HLO text, or PROGRAM=FILE. The variants of a program are `as_written`, `free` (as small as it gets at no more time),
@@ -11,10 +13,13 @@ FILE is HLO text, or PROGRAM=FILE. The variants of a program are `as_written`, `
 FOLDER/PROGRAM, programs of the same arguments and results, are run beside them.
 
 Arguments are random, the same for all variants of a program. The first variant's results are compared with those of the
-others, relative to the largest number of each array.
+others, relative to the largest number of each array. Beside OUT.jsonl, OUT.kernels.jsonl.gz has the kernels of each program
+as the profiler saw them, and the module that XLA made, for scripts/fit_gpu_model.py.
 """
 
+import collections
 import concurrent.futures
+import functools
 import gzip
 import json
 import os
@@ -23,22 +28,29 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 PAGE = pathlib.Path(__file__).resolve().parent.parent / "docs" / "gpu.md"
 OPTIONS = {"free": ["--max-slowdown", "0%"], "rewrite": []}
 FIRST = "as_written"
-RUNS = 7
+RUNS = 6
 # XLA compiles several programs at once, each on few threads.
-COMPILERS = 6
+COMPILERS = 14
+# Seconds for all runs of a program.
+PATIENCE = 40
 
 
 def main():
     match sys.argv[1:]:
-        case ["prepare" | "levers" as verb, memplan, folder, *files] if files:
+        case ["written" | "prepare" | "levers" as verb, memplan, folder, *files] if files:
             for file in files:
                 name, _, path = file.rpartition("=")
-                prepare(memplan, pathlib.Path(folder) / (name or program_name(path)), path, verb == "levers")
+                program = pathlib.Path(folder) / (name or program_name(path))
+                keep_written(program, path)
+                if verb != "written":
+                    rewritten(memplan, program, verb == "levers")
+                expect(memplan, program)
         case ["run", folder, out, *seconds]:
             run(pathlib.Path(folder), out, float(*seconds or ["inf"]))
         case ["table", *outs] if outs:
@@ -53,17 +65,18 @@ def program_name(path):
     return path.parent.name if name == "before" else name
 
 
-def prepare(memplan, folder, path, with_levers):
+def keep_written(folder, path):
     folder.mkdir(parents=True, exist_ok=True)
-    read = gzip.open if path.endswith(".gz") else open
-    with read(path, "rt") as file:
+    with (gzip.open if path.endswith(".gz") else open)(path, "rt") as file:
         keep(folder, FIRST, file.read())
+
+
+def rewritten(memplan, folder, with_levers):
     original = folder / f"{FIRST}.hlo.txt.gz"
-    options = dict(OPTIONS)
     with tempfile.TemporaryDirectory() as temporary:
         made, report = os.path.join(temporary, "made.hlo.txt"), os.path.join(temporary, "report.json")
-        for name in options:
-            rewrite(memplan, original, made, report, options[name])
+        for name, options in OPTIONS.items():
+            rewrite(memplan, original, made, report, options)
             facts = json.load(open(report))
             if name == "rewrite":
                 levers = list(dict.fromkeys(step["lever"] for step in facts["steps"] if step["lever"]))
@@ -74,6 +87,9 @@ def prepare(memplan, folder, path, with_levers):
             facts = json.load(open(report))
             if facts["after"]["total"] < 0.99 * facts["before"]["total"]:
                 keep(folder, f"only-{lever}", open(made).read(), flags=facts.get("flags", {}))
+
+
+def expect(memplan, folder):
     for file in sorted(folder.glob("*.hlo.txt.gz")):
         facts = facts_of(file)
         known = json.loads(facts.read_text()) if facts.exists() else {}
@@ -107,33 +123,67 @@ def run(folder, out, limit):
 
     device = jax.devices()[0]
     started = time.time()
-    files = [file for program in sorted(folder.iterdir()) if program.is_dir() for file in variants(program)]
+    done = {(row["program"], row["variant"]) for row in map(json.loads, open(out))} if os.path.exists(out) else set()
+    programs = [[file for file in variants(program) if key(file) not in done] for program in by_size(folder)]
     with concurrent.futures.ThreadPoolExecutor(COMPILERS) as pool:
-        compiled = {file: pool.submit(compile_file, file, device) for file in files}
-        # Nothing is timed while XLA tries kernels on the same device.
-        concurrent.futures.wait(compiled.values(), timeout=limit * 0.65)
-        pool.shutdown(wait=limit == float("inf"), cancel_futures=True)
-        print(f"compiled after {time.time() - started:.0f} s", flush=True)
-        references = {}
-        for file, future in compiled.items():
-            program, variant = file.parent.name, file.name.removesuffix(".hlo.txt.gz")
-            row = {"program": program, "variant": variant, "jax": jax.__version__, "device": device.device_kind}
-            row |= json.loads(facts_of(file).read_text())
-            try:
-                if not future.done() or future.cancelled():
-                    raise TimeoutError("not compiled in time")
-                executable, facts = future.result()
-                row |= facts
-                references[program] = measure(executable, row, references.get(program))
-            except Exception as error:  # what XLA refuses is a row too
-                row["error"] = str(error)[:300]
-            with open(out, "a") as results:
-                results.write(json.dumps(row) + "\n")
-            print(program, variant, *(row.get(k, "") for k in ["total", "seconds", "difference", "error"]), flush=True)
-            for other in [p for p in references if p != program]:
-                del references[other]
-        # A compilation that goes on has nobody to wait for it.
-        os._exit(0)
+        for wave in waves(programs):
+            compiled = {file: pool.submit(compile_file, file, device) for file in wave}
+            # Nothing is timed while XLA tries kernels on the same device.
+            concurrent.futures.wait(compiled.values(), timeout=min(60, max(0, started + limit - time.time())))
+            print(f"{len(wave)} compiled after {time.time() - started:.0f} s", flush=True)
+            references = {}
+            for file, future in compiled.items():
+                if not future.done():
+                    continue
+                program, variant = key(file)
+                row = {"program": program, "variant": variant, "jax": jax.__version__, "device": device.device_kind}
+                row |= json.loads(facts_of(file).read_text())
+                give_up = threading.Timer(PATIENCE, hangs, (out, row))
+                give_up.start()
+                try:
+                    executable, facts = future.result()
+                    row |= facts
+                    references = {program: measure(executable, row, references.get(program))}
+                    append(gzip.open(out.replace(".jsonl", ".kernels.jsonl.gz"), "at"), kernels_of(executable, row))
+                except Exception as error:  # what XLA refuses is a row too
+                    row["error"] = str(error)[:300]
+                give_up.cancel()
+                compiled[file] = executable = None
+                append(open(out, "a"), row)
+                print(program, variant, *(row.get(k, "") for k in ["total", "seconds", "difference", "error"]), flush=True)
+    os._exit(0)
+
+
+def key(file):
+    return file.parent.name, file.name.removesuffix(".hlo.txt.gz")
+
+
+def by_size(folder):
+    """The folders of programs, the largest first, since they take longest to compile."""
+    size = lambda program: sum(file.stat().st_size for file in variants(program))
+    return sorted((program for program in folder.iterdir() if program.is_dir()), key=lambda program: (size(program), program.name))
+
+
+def waves(programs):
+    """Files that are compiled together; those of a program are."""
+    wave = []
+    for program in programs:
+        wave += program
+        if len(wave) >= 20:
+            yield wave
+            wave = []
+    yield wave
+
+
+def append(file, row):
+    with file:
+        file.write(json.dumps(row) + "\n")
+
+
+def hangs(out, row):
+    """Loops that end when data says so may never end for random data."""
+    append(open(out, "a"), row | {"error": f"not done after {PATIENCE} s"})
+    os._exit(75)
 
 
 def facts_of(file):
@@ -154,7 +204,8 @@ def compile_file(file, device):
     from jaxlib.mlir import ir
 
     text = gzip.open(file, "rt").read()
-    flags = json.loads(facts_of(file).read_text()).get("flags") or None
+    # Kernels are tried, but what they compute while they are is not compared.
+    flags = {"xla_gpu_autotune_level": 2} | json.loads(facts_of(file).read_text()).get("flags", {})
     started = time.time()
     with mlir.make_ir_context():
         proto = _hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
@@ -181,18 +232,19 @@ def measure(executable, row, reference):
     """Adds seconds of a run, and the difference from the results of the reference; returns the reference."""
     import jax
 
-    shapes = argument_shapes(executable)
+    shapes, donates = argument_shapes(executable), "input_output_alias" in head(executable)
     positive = reference is not None and reference["positive"]
-    seconds = []
+    seconds, arguments = [], None
     for i in range(RUNS):
-        arguments = jax.block_until_ready(random_arguments(shapes, positive))
+        if arguments is None or donates:
+            arguments = None
+            arguments = jax.block_until_ready(random_arguments(shapes, positive))
         started = time.time()
         results = jax.block_until_ready(executable.execute(arguments))
         seconds.append(time.time() - started)
         if i == 0 and reference is None and any(not is_finite(r) for r in results):
-            positive = True  # square roots of state that must not be negative
-        del arguments
-        if sum(seconds) > 15 and i >= 2:
+            positive, arguments = True, None  # square roots of state that must not be negative
+        if sum(seconds) > 5 and i >= 2:
             break
     row["seconds"] = min(seconds[1:])
     row["all_seconds"] = [round(s, 5) for s in seconds]
@@ -203,10 +255,36 @@ def measure(executable, row, reference):
     return reference
 
 
+def kernels_of(executable, row):
+    """The kernels of one run: of which instruction each is, how often it ran, and its nanoseconds on the device in all."""
+    import jax
+
+    arguments = jax.block_until_ready(random_arguments(argument_shapes(executable), True))
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            jax.block_until_ready(executable.execute(arguments))
+        (file,) = pathlib.Path(folder).rglob("*.xplane.pb")
+        data = jax.profiler.ProfileData.from_file(str(file))
+    found, begin, end = collections.defaultdict(lambda: [0, 0]), float("inf"), 0
+    for plane in data.planes:
+        for line in plane.lines if plane.name.startswith("/device:GPU") else []:
+            for event in line.events if line.name.startswith("Stream") else []:
+                stats = {name: value for name, value in event.stats}
+                kernel = found[f"{stats.get('hlo_op', '')}\t{event.name}"]
+                kernel[0] += 1
+                kernel[1] += round(event.duration_ns)
+                begin, end = min(begin, event.start_ns), max(end, event.start_ns + event.duration_ns)
+    same = ["program", "variant", "seconds", "expected_seconds"]
+    return {k: row[k] for k in same} | {"span": end - begin, "kernels": found, "module": executable.hlo_modules()[0].to_string()}
+
+
+def head(executable):
+    return executable.hlo_modules()[0].to_string().split("\n", 1)[0]
+
+
 def argument_shapes(executable):
     """The types and extents of a program's arguments, as the compiled module says."""
-    head = executable.hlo_modules()[0].to_string().split("\n", 1)[0]
-    layout = re.search(r"entry_computation_layout=\{\((.*)\)->", head)[1]
+    layout = re.search(r"entry_computation_layout=\{\((.*)\)->", head(executable))[1]
     return re.findall(r"([a-z]+\d*[a-z0-9]*)\[([\d,]*)\]", re.sub(r"/\*.*?\*/", "", layout))
 
 
@@ -214,28 +292,39 @@ TYPES = {"pred": "bool_", "bf16": "bfloat16", "f16": "float16", "f32": "float32"
 
 
 def random_arguments(shapes, positive):
+    """Made on the host, since a GPU compiles a program for each shape that it is to fill."""
     import jax
-    import jax.numpy as jnp
+    import numpy as np
 
-    arguments = []
+    made = []
     for i, (kind, extents) in enumerate(shapes):
-        shape, dtype, key = tuple(int(e) for e in extents.split(",") if e), getattr(jnp, TYPES[kind]), jax.random.key(i)
-        if kind == "pred":
-            made = jnp.zeros(shape, bool)
-        elif kind[0] in "su":
-            made = jax.random.randint(key, shape, 0, 100, jnp.int32).astype(dtype)
-        else:
-            made = jax.random.normal(key, shape, jnp.bfloat16).astype(dtype) * dtype(0.02)
-            # State under a square root is positive; sums over what hardly differs do not grow.
-            made = dtype(0.02) + dtype(0.1) * made if positive else made
-        arguments.append(made)
-    return arguments
+        numbers = pool(kind, positive)
+        made.append(np.resize(numbers[1009 * i % len(numbers) :], tuple(int(e) for e in extents.split(",") if e)))
+    return jax.device_put(made)
+
+
+@functools.cache
+def pool(kind, positive):
+    """Numbers that arguments repeat, as many as no row has."""
+    import jax.numpy as jnp
+    import numpy as np
+
+    random, dtype = np.random.default_rng(0), getattr(jnp, TYPES[kind])
+    if kind == "pred":
+        return np.zeros(4_000_037, bool)
+    if kind[0] in "su":
+        return random.integers(0, 100, 4_000_037).astype(dtype)
+    made = 0.02 * random.standard_normal(4_000_037, np.float32)
+    # State under a square root is positive; sums over what hardly differs do not grow.
+    return (0.02 + 0.1 * made if positive else made).astype(dtype)
 
 
 def is_finite(array):
     import jax.numpy as jnp
+    import numpy as np
 
-    return not jnp.issubdtype(array.dtype, jnp.inexact) or bool(jnp.isfinite(array).all())
+    # Small arrays tell, and come to the host quickly.
+    return array.nbytes > 1 << 22 or not jnp.issubdtype(array.dtype, jnp.inexact) or bool(np.isfinite(np.asarray(array, np.float32)).all())
 
 
 def relative(a, b):
