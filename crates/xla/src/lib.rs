@@ -39,7 +39,6 @@ mod stable_sort_expander;
 mod transposed_state;
 mod tree_reduction_rewriter;
 mod triangular_solve_layouts;
-mod triton_consumers;
 mod windows_outside_lanes;
 
 pub use bfloat16_propagation::BFLOAT16_PROPAGATION;
@@ -76,7 +75,6 @@ pub use stable_sort_expander::STABLE_SORT_EXPANDER;
 pub use transposed_state::TRANSPOSED_STATE;
 pub use tree_reduction_rewriter::TREE_REDUCTION_REWRITER;
 pub use triangular_solve_layouts::TRIANGULAR_SOLVE_LAYOUTS;
-pub use triton_consumers::TRITON_CONSUMERS;
 pub use windows_outside_lanes::WINDOWS_OUTSIDE_LANES;
 
 use memplan_memory::Compiler;

@@ -19,7 +19,6 @@ use memplan_rewriter::{Context, PassError, PassFn, call_graph, cost};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::fusions::{self, Group};
-use super::triton_consumers;
 
 /// The pass.
 pub const SOFTMAX_REWRITER_TRITON: PassFn = PassFn {
@@ -37,18 +36,16 @@ const MAX_MEMBERS: usize = 256;
 fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
     let users = Users::new(module);
     let search = Search { module, users: &users };
-    let (mut groups, mut begun) = (Vec::new(), Vec::new());
+    let mut groups = Vec::new();
     for &computation in call_graph(module, SOFTMAX_REWRITER_TRITON.name)?.sequential() {
         let computation = &module.computations[computation];
-        let (kernels, computed_again) = search.kernels(&computation.instructions, computation.root);
-        begun.extend(computed_again);
+        let kernels = search.kernels(&computation.instructions, computation.root);
         groups.extend(kernels.into_iter().map(|kernel| {
             let all = computation.instructions.iter().rev();
             let members = all.copied().filter(|id| kernel.members.contains(id)).collect();
             Group { root: kernel.root, members }
         }));
     }
-    begun.iter().for_each(|&id| triton_consumers::mark(module, id));
     fusions::fuse(module, context, &groups, FusionKind::Custom)
 }
 
@@ -70,8 +67,8 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// The kernels of a computation, and the ends of those that are computed again wherever they are read.
-    fn kernels(&self, listed: &[InstructionId], result: InstructionId) -> (Vec<Kernel>, Vec<InstructionId>) {
+    /// The kernels of a computation.
+    fn kernels(&self, listed: &[InstructionId], result: InstructionId) -> Vec<Kernel> {
         // By the root.
         let mut kernels: FxHashMap<InstructionId, Kernel> = FxHashMap::default();
         let mut roots = Vec::new();
@@ -95,8 +92,7 @@ impl Search<'_> {
             roots.push(root);
         }
         let found = roots.iter().filter_map(|root| kernels.remove(root));
-        let (again, mut found): (Vec<Kernel>, Vec<Kernel>) =
-            found.partition(|kernel| self.is_computed_again(kernel));
+        let mut found: Vec<Kernel> = found.filter(|kernel| !self.is_computed_again(kernel)).collect();
         let mut taken: FxHashSet<InstructionId> =
             found.iter().flat_map(|kernel| &kernel.members).copied().collect();
         for kernel in &mut found {
@@ -104,7 +100,7 @@ impl Search<'_> {
             self.add_what_precedes(kernel);
             taken.extend(&kernel.members);
         }
-        (found, again.iter().map(|kernel| kernel.root).collect())
+        found
     }
 
     /// The diamond that ends at an instruction.
@@ -232,8 +228,8 @@ impl Search<'_> {
         self.users.of(id).iter().all(|user| members.contains(user))
     }
 
-    /// Whether a kernel is the beginning of a softmax whose sums the backward half reads, too: each of its readers computes
-    /// it again ([`triton_consumers`]).
+    /// Whether a kernel is the beginning of a softmax whose sums the backward half reads, too: XLA computes it again in
+    /// each of its readers, so that it is none of its own.
     fn is_computed_again(&self, kernel: &Kernel) -> bool {
         let is_reduce = |&&id: &&InstructionId| matches!(self.module.instructions[id].op, Op::Reduce { .. });
         let &[reader] = self.users.of(kernel.root) else { return false };
