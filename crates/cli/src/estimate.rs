@@ -123,6 +123,12 @@ fn between(range: ByteRange, found: &Estimate, compiler: &Compiler, target: &Tar
     let mut text = format!(
         "it needs between {low} and {high}, by what four of five such programs need beside their estimates\n"
     );
+    if let Some(most) = compiler.with_device {
+        text.push_str(&format!(
+            "that is its figure without a device; with one it tries kernels, and nine programs of ten need up to {most} \
+             times as much\n"
+        ));
+    }
     if let (Ok(()), Err(usable)) = (fits(low, target), fits(high, target)) {
         let verb = if fits(found.total, target).is_ok() { "may not fit" } else { "may fit all the same" };
         text.push_str(&format!(

@@ -66,6 +66,10 @@ pub struct Compiler {
     /// How far its own figures are from estimates; nothing where nobody measured.
     #[serde(default)]
     pub intervals: Option<Intervals>,
+    /// At most how many times as much a program needs, of nine in ten, where the compiler finds the device and tries kernels
+    /// on it; nothing where it does not, or nobody measured.
+    #[serde(default)]
+    pub with_device: Option<f64>,
     /// The passes with options of their own, which only the passes can read: [`Compiler::options_of`].
     #[serde(default)]
     options: BTreeMap<String, IgnoredAny>,
