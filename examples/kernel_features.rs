@@ -2,24 +2,30 @@
 //! the numbers in target files to it.
 //!
 //! ```text
-//! cargo run --release --example kernel_features -- TARGET MODULE
+//! cargo run --release --example kernel_features -- TARGET MODULE [COMPILER]
 //! ```
+//!
+//! With a compiler, the target's rates are those that it reaches, as for f32 that it multiplies as TF32.
 
 #![allow(clippy::print_stdout, reason = "an example talks")]
 
 use std::error::Error;
 
-use memplan::analysis::{Costs, Machine};
+use memplan::analysis::{Costs, KernelCosts, Machine};
 use memplan::ir::{InstructionId, Module, Shape};
-use memplan::memory::{MemorySpaceId, Target};
+use memplan::memory::{Compiler, MemorySpaceId, Target};
 use memplan::plan::{PlanOptions, plan};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let (Some(target), Some(path)) = (arguments.next(), arguments.next()) else {
-        return Err("usage: kernel_features TARGET MODULE".into());
+        return Err("usage: kernel_features TARGET MODULE [COMPILER]".into());
     };
     let target = Target::find(&target)?;
+    let target = match arguments.next() {
+        Some(compiler) => Compiler::find(&compiler)?.on(&target),
+        None => target,
+    };
     let module = memplan::hlo::parse(&std::fs::read_to_string(path)?)?;
     print!("{}", table(&module, &target)?);
     Ok(())
@@ -31,11 +37,12 @@ fn table(module: &Module, target: &Target) -> Result<String, Box<dyn Error>> {
     let graph = &planned.facts.graph;
     let costs = Costs::new(module, graph, &planned.facts.in_place, target);
     let machine = Machine::new(target);
+    let kernels = KernelCosts::new(module, graph, &costs, target);
     let bandwidth =
         |space| target.space(space).and_then(|space| space.bandwidth).map_or(f64::INFINITY, |rate| rate);
     let mut text = String::from(
         "instruction\topcode\truns\thas_products\tis_move\tmain_memory_seconds\tother_memory_seconds\tmatrix_seconds\
-         \tarithmetic_seconds\tevaluated\taccessed\n",
+         \tarithmetic_seconds\tevaluated\taccessed\tseconds\n",
     );
     for &computation in graph.sequential() {
         let runs = costs.frequency(computation);
@@ -53,7 +60,7 @@ fn table(module: &Module, target: &Target) -> Result<String, Box<dyn Error>> {
             }
             let registers = work.registers;
             text.push_str(&format!(
-                "{}\t{}\t{runs}\t{}\t{}\t{main:e}\t{other:e}\t{:e}\t{:e}\t{}\t{}\n",
+                "{}\t{}\t{runs}\t{}\t{}\t{main:e}\t{other:e}\t{:e}\t{:e}\t{}\t{}\t{:e}\n",
                 instruction.name,
                 instruction.op.opcode(),
                 u8::from(!work.matrix.is_empty()),
@@ -62,6 +69,7 @@ fn table(module: &Module, target: &Target) -> Result<String, Box<dyn Error>> {
                 target.vector_rate.map_or(0.0, |rate| work.vector / rate),
                 registers.evaluated,
                 registers.accessed,
+                kernels.of(id).seconds,
             ));
         }
     }

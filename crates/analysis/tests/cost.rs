@@ -463,3 +463,69 @@ fn library_calls_are_what_they_compute() {
     check_call("tpu_custom_call", &["f32[8]"], "f32[8]", kernel, (640.0, 0.0));
     check_call("somebody's own", &["f32[8]"], "f32[8]", "", (0.0, 8.0));
 }
+
+/// What a kernel of a program for a GPU does.
+fn on_a_gpu(body: &str) -> (Work, Target) {
+    let text = format!(
+        "HloModule m, is_scheduled=true
+         sum {{ a = f32[] parameter(0) b = f32[] parameter(1) ROOT r = f32[] add(a, b) }}
+         last {{ a = f32[] parameter(0) ROOT r = f32[] parameter(1) }}
+         ENTRY e {{
+           table = f32[1000,64] parameter(0)
+           rows = s32[500,1] parameter(1)
+           updates = f32[500,64] parameter(2)
+           image = f32[8,32,32,64] parameter(3)
+           each = f32[3,3,1,64] parameter(4)
+           dense = f32[3,3,64,3] parameter(5)
+           wide = f32[3,3,64,64] parameter(6)
+           square = f32[64,64] parameter(7)
+           ROOT k = {body}
+         }}"
+    );
+    let (module, target) = (parse(&text).unwrap(), Target::find("gpu-h100").unwrap());
+    let (_, costs) = costs(&module, &target);
+    (costs.work(named(&module, "k")).clone(), target)
+}
+
+#[test]
+fn scatters_that_add_take_what_additions_in_memory_take() {
+    let scatter = |combiner: &str| {
+        on_a_gpu(&format!(
+            "f32[1000,64] scatter(table, rows, updates), update_window_dims={{1}}, inserted_window_dims={{0}}, \
+             scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply={combiner}"
+        ))
+    };
+    let (adds, target) = scatter("sum");
+    let seconds = adds.vector / target.vector_rate.unwrap();
+    let rate = target.scatter_rates.get(ElementType::F32).unwrap();
+    assert!((seconds * rate / (500.0 * 64.0) - 1.0).abs() < 1e-9, "{seconds}");
+    assert_eq!(scatter("last").0.vector, 500.0 * 64.0);
+}
+
+#[test]
+fn convolutions_on_gpus_compute_whole_tiles_or_each_feature_by_itself() {
+    let convolution = |result: &str, kernel: &str, groups: u64| {
+        let text = format!(
+            "f32[8,32,32,{result}] convolution(image, {kernel}), window={{size=3x3 pad=1_1x1_1}}, \
+             dim_labels=b01f_01io->b01f, feature_group_count={groups}"
+        );
+        let [products] = on_a_gpu(&text).0.matrix[..] else { panic!("a convolution is one product") };
+        products
+    };
+    let (few, many) = (convolution("3", "dense", 1), convolution("64", "wide", 1));
+    assert!(few.operations < many.operations / 20.0);
+    assert_eq!(few.padded, many.padded);
+    let share = Target::find("gpu-h100").unwrap().matrix_cores.unwrap().depthwise_share.unwrap();
+    let each = convolution("64", "each", 64);
+    assert_eq!(each.padded, each.operations / share);
+}
+
+#[test]
+fn working_memory_of_libraries_is_not_written() {
+    let (work, _) = on_a_gpu(
+        "(f32[64,64], s8[33554432]) custom-call(square, square), custom_call_target=\"__cublas$gemm\", \
+         backend_config={\"gemm_backend_config\":{\"dot_dimension_numbers\":{\"lhs_contracting_dimensions\":[\"1\"],\
+         \"rhs_contracting_dimensions\":[\"0\"],\"lhs_batch_dimensions\":[],\"rhs_batch_dimensions\":[]}}}",
+    );
+    assert_eq!(work.accessed(), 3.0 * 64.0 * 64.0 * 4.0);
+}

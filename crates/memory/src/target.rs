@@ -176,6 +176,10 @@ pub struct MatrixCores {
     /// The share that they reach in convolutions with a window; `None`: the same.
     #[serde(default)]
     pub convolution_share: Option<f64>,
+    /// The share that they reach in convolutions of each feature by itself, which matrix units are of no use for; `None`:
+    /// that of other convolutions.
+    #[serde(default)]
+    pub depthwise_share: Option<f64>,
 }
 
 /// The cost of a vector unit in addition to its arithmetic: a kernel is a loop over registers.
@@ -247,6 +251,10 @@ pub struct Target {
     /// Additions per second of the vector units, all element types alike; `None`: not known.
     #[serde(default)]
     pub vector_rate: Option<f64>,
+    /// Elements per second that scatters combine with those of an array, which several cores may do at a time; a type
+    /// without a rate: as fast as any arithmetic.
+    #[serde(default)]
+    pub scatter_rates: Rates,
     /// Rows and columns of the matrix unit, which works on whole tiles of that size; `None`: no padding is counted.
     #[serde(default)]
     pub matrix_unit: Option<u64>,

@@ -102,8 +102,10 @@ impl Target {
         if self.matrix_cores.is_some_and(|cores| [cores.count, cores.tile, cores.depth].contains(&0)) {
             return wrong("matrix_cores", "there is at least one of everything");
         }
-        let shares = self.matrix_cores.map(|cores| [cores.share, cores.convolution_share.unwrap_or(1.0)]);
-        if !shares.iter().flatten().all(|&share| is_share(share)) {
+        let shares = self.matrix_cores.map(|cores| {
+            [Some(cores.share), cores.convolution_share, cores.depthwise_share].into_iter().flatten()
+        });
+        if !shares.into_iter().flatten().all(is_share) {
             return wrong("matrix_cores", "products reach a share of their rate above 0 and up to 1");
         }
         if !is_duration(self.kernel_overhead) {

@@ -15,7 +15,12 @@ pub(super) struct MatrixProduct {
     pub(super) contracted: f64,
     /// Elements of a convolution's innermost window, on average.
     pub(super) taps: f64,
+    /// Whether it is a convolution of each feature by itself.
+    pub(super) is_depthwise: bool,
 }
+
+/// Rows and columns of the least tile of a product, whose tiles are chosen by trying; of convolutions, cores compute whole ones.
+const LEAST_TILE: f64 = 16.0;
 
 /// Rows that stream through the unit together: one for each sublane of a register.
 const STREAMED_TOGETHER: f64 = 8.0;
@@ -33,15 +38,22 @@ impl MatrixProduct {
             Some(unit) => self.padded(unit as f64),
             None => self.multiplications(),
         };
-        padded / target.matrix_cores.map_or(1.0, |cores| self.occupancy(&cores) * self.share(&cores))
+        target.matrix_cores.map_or(padded, |cores| self.on_cores(&cores))
     }
 
-    /// The share of the rate that the cores reach while they work. Convolutions of one tap are products.
-    fn share(&self, cores: &MatrixCores) -> f64 {
-        match cores.convolution_share {
-            Some(share) if self.taps > 1.0 => share,
+    /// Multiplications that cores make, as if they reached their rate: they compute whole tiles, but for convolutions of each
+    /// feature by itself. Convolutions of one tap are products.
+    fn on_cores(&self, cores: &MatrixCores) -> f64 {
+        let share = match (cores.convolution_share, cores.depthwise_share) {
+            (_, Some(share)) if self.is_depthwise => return self.multiplications() / share,
+            (Some(share), _) if self.taps > 1.0 => share,
             _ => cores.share,
-        }
+        };
+        // A vector needs no tile.
+        let tile = if self.taps > 1.0 { cores.tile as f64 } else { LEAST_TILE };
+        let whole = |extent: f64| if extent > 1.0 { up(extent, tile) } else { extent };
+        let padded = MatrixProduct { rows: whole(self.rows), columns: whole(self.columns), ..*self };
+        padded.multiplications() / (self.occupancy(cores) * share)
     }
 
     /// The share of cores that work, on average. Each computes a tile of the result; where there are fewer tiles than
@@ -81,7 +93,7 @@ mod tests {
 
     #[track_caller]
     fn check(rows: f64, columns: f64, contracted: f64, taps: f64, padded: f64) {
-        let product = MatrixProduct { batch: 2.0, rows, columns, contracted, taps };
+        let product = MatrixProduct { batch: 2.0, rows, columns, contracted, taps, is_depthwise: false };
         assert_eq!(product.padded(128.0), 2.0 * padded);
     }
 
@@ -95,9 +107,17 @@ mod tests {
 
     #[test]
     fn cores_without_a_tile_are_idle() {
-        let cores = MatrixCores { count: 100, tile: 64, depth: 256, share: 1.0, convolution_share: None };
+        let cores = MatrixCores {
+            count: 100,
+            tile: 64,
+            depth: 256,
+            share: 1.0,
+            convolution_share: None,
+            depthwise_share: None,
+        };
         let share = |batch: f64, rows: f64, columns: f64, contracted: f64| {
-            MatrixProduct { batch, rows, columns, contracted, taps: 1.0 }.occupancy(&cores)
+            MatrixProduct { batch, rows, columns, contracted, taps: 1.0, is_depthwise: false }
+                .occupancy(&cores)
         };
         assert_eq!(share(1.0, 640.0, 640.0, 64.0), 1.0);
         // A last wave of one tile.

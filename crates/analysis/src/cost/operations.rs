@@ -46,6 +46,7 @@ pub(super) fn add(
                 columns,
                 contracted,
                 taps: 1.0,
+                is_depthwise: false,
             })
         }
         Op::Convolution(convolution) => {
@@ -87,7 +88,8 @@ pub(super) fn add(
         (Some(_), None) => {}
         (None, first) => {
             let result = elements(first_array(module.shape(id)));
-            *vector += share * vector_operations(module, instruction, result, elements(first));
+            let slowness = target.map_or(1.0, |target| scatter_slowness(module, target, id));
+            *vector += share * slowness * vector_operations(module, instruction, result, elements(first));
         }
     }
 }
@@ -101,7 +103,14 @@ pub(super) fn dot_product(
     let batch = product(lhs, &dimensions.lhs_batch);
     let contracted = product(lhs, &dimensions.lhs_contracting);
     let others = |array| elements(array) / (batch * contracted).max(1.0);
-    MatrixProduct { batch, rows: others(lhs), columns: others(rhs), contracted, taps: 1.0 }
+    MatrixProduct {
+        batch,
+        rows: others(lhs),
+        columns: others(rhs),
+        contracted,
+        taps: 1.0,
+        is_depthwise: false,
+    }
 }
 
 pub(super) fn elements(shape: Option<&ArrayShape>) -> f64 {
@@ -154,6 +163,17 @@ fn vector_operations(module: &Module, instruction: &Instruction, result: f64, op
     }
 }
 
+/// How many additions take as long as one element that a scatter combines, since several cores may combine others with
+/// the same one; 1 where updates replace what was there.
+fn scatter_slowness(module: &Module, target: &Target, id: InstructionId) -> f64 {
+    let instruction = &module.instructions[id];
+    let (Op::Scatter(_), Some(array)) = (&instruction.op, first_array(module.shape(id))) else { return 1.0 };
+    let combined = module.computations[instruction.called[0]].root;
+    let replaces = matches!(module.instructions[combined].op, Op::Parameter { .. });
+    let rates = target.vector_rate.zip(target.scatter_rates.get(array.element_type));
+    rates.filter(|_| !replaces).map_or(1.0, |(vector, scatter)| (vector / scatter).max(1.0))
+}
+
 /// Vector operations of one element of an elementwise operation.
 fn per_element(op: &Op) -> f64 {
     match op.traits().arithmetic {
@@ -181,6 +201,8 @@ fn convolution_product(
         columns: extent(kernel, labels.kernel_output_feature),
         contracted: extent(kernel, labels.kernel_input_feature),
         taps: 1.0,
+        is_depthwise: convolution.feature_group_count > 1
+            && extent(kernel, labels.kernel_input_feature) == 1.0,
     };
     for (i, window) in convolution.window.dimensions.iter().enumerate() {
         let at = |labels: &[i64]| labels.get(i).copied().unwrap_or(-1);

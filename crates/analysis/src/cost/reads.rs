@@ -1,7 +1,7 @@
 //! Shares: the parts of its operands that an instruction reads, and of its result that it writes, as numbers from 0 to
 //! 1.
 
-use memplan_ir::{ComputationId, InstructionId, Module, Op};
+use memplan_ir::{ArrayShape, ComputationId, ElementType, InstructionId, Module, Op};
 use memplan_memory::Target;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
@@ -127,7 +127,8 @@ pub(super) fn operand_shares(
     shares
 }
 
-/// The share of each leaf that an instruction which is not a fusion writes.
+/// The share of each leaf that an instruction which is not a fusion writes. Of the working memory of a library, which is a
+/// result of its call, nothing is known; little of it is used.
 pub(super) fn written_shares(
     module: &Module,
     target: &Target,
@@ -137,8 +138,21 @@ pub(super) fn written_shares(
 ) -> Vec<f64> {
     match is_in_place {
         true => vec![updated_share(module, target, id); leaves],
-        false => vec![1.0; leaves],
+        false => {
+            let is_workspace = |i: usize| i > 0 && is_library_workspace(module, id, i);
+            (0..leaves).map(|i| if is_workspace(i) { 0.0 } else { 1.0 }).collect()
+        }
     }
+}
+
+/// Whether a leaf of a library call's result is its working memory: bytes, after the result proper.
+fn is_library_workspace(module: &Module, id: InstructionId, leaf: usize) -> bool {
+    let Op::CustomCall(call) = &module.instructions[id].op else { return false };
+    let shape = module.shape(id).leaves()[leaf].1.as_array();
+    let is_bytes = |array: &ArrayShape| {
+        array.rank() == 1 && matches!(array.element_type, ElementType::U8 | ElementType::S8)
+    };
+    call.target.starts_with("__cu") && shape.is_some_and(is_bytes)
 }
 
 /// The share of its result that an in-place update replaces; 1 for other instructions.
