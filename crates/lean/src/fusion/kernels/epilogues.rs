@@ -24,6 +24,9 @@ use smallvec::SmallVec;
 use super::super::report::{FusionEdge, Verdict};
 use super::{Grouper, Kernel, KernelId, Usage};
 
+/// How many operations a value may be away from inputs.
+const DEPTH: usize = 6;
+
 /// Members of one kernel that another one can compute.
 struct Epilogue {
     /// The stored value before.
@@ -73,7 +76,7 @@ impl Grouper<'_> {
             for &operand in &self.module.instructions[id].operands {
                 match kernel.usages.contains_key(&operand) {
                     true if seen.insert(operand) => members.push(operand),
-                    false if !self.is_there_for(operand, stored) => return None,
+                    false if !self.is_there_for(operand, stored, instead) => return None,
                     _ => {}
                 }
             }
@@ -123,11 +126,27 @@ impl Grouper<'_> {
         narrowest.1
     }
 
-    /// Whether something is in memory when a kernel computes `stored`, so that reading it then keeps it no longer.
-    fn is_there_for(&self, id: InstructionId, stored: InstructionId) -> bool {
+    /// Whether something is in memory when a kernel computes `stored`, so that reading it then keeps it no longer; or can
+    /// be, in fewer bytes than storing `instead` saves.
+    fn is_there_for(&self, id: InstructionId, stored: InstructionId, instead: InstructionId) -> bool {
+        let saved = self.bytes[stored] - self.bytes[instead];
+        let bytes = if cost::moves_no_bytes(self.module, id) { 0 } else { self.bytes[id] };
         id == stored
-            || self.module.instructions[id].op.is_input()
             || self.positions[id] < self.positions[stored]
+            || self.is_of_inputs(id, DEPTH) && bytes <= saved
+    }
+
+    /// Whether cheap operations, this many deep at most, make a value of inputs and constants alone: numbers for each
+    /// channel, say.
+    fn is_of_inputs(&self, id: InstructionId, depth: usize) -> bool {
+        let instruction = &self.module.instructions[id];
+        let kernel = self.grouping.rooted.get(&id).map(|&kernel| &self.grouping.kernels[kernel]);
+        let is_alone = kernel.is_none_or(|kernel| kernel.roots.len() == 1);
+        instruction.op.is_input()
+            || depth > 0
+                && is_alone
+                && matches!(self.classes[id], CostClass::Cheap | CostClass::Free)
+                && instruction.operands.iter().all(|&operand| self.is_of_inputs(operand, depth - 1))
     }
 
     /// A kernel with an epilogue; `None` where the target has no such kernel.
