@@ -58,7 +58,8 @@ pub use plan_file::{CostEntry, KindName, PlanFile, PlanFileError};
 pub use plan_file_peak::{HeldEntry, HolderEntry, PeakEntry};
 pub use resident::{Assigned, Resident, ResidentProgram};
 pub use target::{
-    Family, FastMemory, Link, MatrixCores, MemorySpace, Rates, Target, Transfer, VectorUnit, memory_space_of,
+    Family, FastMemory, Library, Link, MatrixCores, MemorySpace, Rates, Target, Transfer, VectorUnit,
+    memory_space_of,
 };
 #[cfg(feature = "schema")]
 pub use target_fields::TargetField;

@@ -35,6 +35,15 @@ pub enum Family {
     Toy,
 }
 
+/// A library of kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Library {
+    /// Arm's CMSIS-NN, for the processors called Cortex-M.
+    CmsisNn,
+}
+
 /// One memory of a target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -224,6 +233,9 @@ pub struct Target {
     /// One line for people.
     #[serde(default)]
     pub description: String,
+    /// Libraries whose kernels C for it may call: `cmsis-nn` on a Cortex-M.
+    #[serde(default)]
+    pub libraries: Vec<Library>,
     /// Bytes per element of a tuple's index table; 0 where tuples exist only at compile time.
     #[serde(default)]
     pub tuple_entry_bytes: u64,
