@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use memplan_memory::{AllocationKind, Family, MemorySpaceId};
 
+use crate::cmsis_nn::{PRELUDE, Rounding};
 use crate::names::{Identifiers, identifier};
 use crate::program::Parts;
 use crate::runtime::stored_type;
@@ -13,10 +14,14 @@ use crate::{Program, Sources};
 /// The version of what the header declares.
 const INTERFACE: u32 = 1;
 
-/// Bytes of the stack for what is no array: about twice what the networks of docs/small_devices.md need on a Cortex-M7, and
-/// a page on a host, where compilers spill vector registers.
-fn variables(program: &Program<'_>) -> u64 {
-    if program.target.family == Family::Cpu { 4096 } else { 1024 }
+/// Bytes of the stack for what is no array: about twice what the networks of docs/small_devices.md need on a Cortex-M7,
+/// where kernels of CMSIS-NN take most, and a page on a host, where compilers spill vector registers.
+fn variables(program: &Program<'_>, parts: &Parts) -> u64 {
+    match program.target.family {
+        Family::Cpu => 4096,
+        _ if parts.library.calls > 0 => 3072,
+        _ => 2048,
+    }
 }
 
 /// The alignment of results that the caller does not want.
@@ -87,9 +92,9 @@ fn header(program: &Program<'_>, parts: &Parts) -> String {
     let _ = writeln!(
         text,
         "\n/* Bytes of the stack: arrays of kernels, and {} for variables, saved registers and calls. */",
-        variables(program)
+        variables(program, parts)
     );
-    let _ = writeln!(text, "#define {name}_STACK_BYTES {}", parts.stack + variables(program));
+    let _ = writeln!(text, "#define {name}_STACK_BYTES {}", parts.stack + variables(program, parts));
     let _ = writeln!(
         text,
         "#define {name}_ARGUMENTS {}\n#define {name}_RESULTS {}\n",
@@ -112,6 +117,14 @@ fn header(program: &Program<'_>, parts: &Parts) -> String {
     }
     let _ = writeln!(text, "   Not for several threads at once. */");
     let _ = writeln!(text, "void {name}_run(const void *const arguments[], void *const results[]);\n");
+    if program.cmsis_nn {
+        let (calls, of) = (parts.library.calls, parts.library.of);
+        let _ = writeln!(
+            text,
+            "/* Of {of} calls of kernels, {calls} are of CMSIS-NN. Its status is 0, or that of a kernel that could not run, after\n   which results are not valid. */"
+        );
+        let _ = writeln!(text, "int32_t {name}_cmsis_nn_status(void);\n");
+    }
     typed(&mut text, name, &storage.arguments, &storage.results);
     let _ = writeln!(text, "#ifdef __cplusplus\n}}\n#endif\n\n#endif");
     text
@@ -220,6 +233,9 @@ fn file(program: &Program<'_>, parts: &Parts) -> String {
     if parts.kernels.iter().any(|text| text.contains("f64")) {
         let _ = writeln!(body, "ASSERT(size_of_double, sizeof(double) == 8);");
     }
+    if parts.library.calls > 0 {
+        library(&mut body, parts.library.rounding);
+    }
     memory(&mut body, program, parts);
     for (_, text) in parts.constants.iter().filter(|(called, _)| parts.reaches(called)) {
         let _ = write!(body, "\n{text}");
@@ -252,7 +268,28 @@ fn file(program: &Program<'_>, parts: &Parts) -> String {
     }
     body.push_str(&parts.entry);
     body.push_str("}\n");
+    if program.cmsis_nn {
+        let status = if parts.library.calls > 0 { "cmsis_nn_status" } else { "0" };
+        let _ = writeln!(body, "\nint32_t {name}_cmsis_nn_status(void)\n{{\n    return {status};\n}}");
+    }
     body
+}
+
+/// What calls of CMSIS-NN need. The library has to round as the program does.
+fn library(body: &mut String, rounding: Option<Rounding>) {
+    let _ = writeln!(body, "\n#include \"arm_nnfunctions.h\"");
+    let unlike = match rounding {
+        Some(Rounding::Twice) => Some(("ifdef", "without")),
+        Some(Rounding::Once) => Some(("ifndef", "with")),
+        None => None,
+    };
+    if let Some((directive, how)) = unlike {
+        let _ = writeln!(
+            body,
+            "#{directive} CMSIS_NN_USE_SINGLE_ROUNDING\n#error \"compile CMSIS-NN and this file {how} CMSIS_NN_USE_SINGLE_ROUNDING\"\n#endif"
+        );
+    }
+    body.push_str(PRELUDE);
 }
 
 /// The declarations of memory.

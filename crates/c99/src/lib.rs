@@ -5,9 +5,11 @@
 //! plan's order. A fusion is one nest of loops over its result; what it fuses are scalar expressions in it, and reductions
 //! and products are loops in it, placed in the outermost loop that has their indices.
 //!
-//! The file allocates nothing and needs only `memcpy` and `math.h`. What it cannot express is refused by name.
+//! The file allocates nothing and needs only `memcpy` and `math.h`, and CMSIS-NN if that is asked for. What it cannot
+//! express is refused by name.
 
 mod blocks;
+mod cmsis_nn;
 mod constants;
 mod dag;
 mod error;
@@ -52,6 +54,8 @@ pub struct Program<'p> {
     pub target: &'p Target,
     /// The beginning of all names that others see: an identifier of C.
     pub name: &'p str,
+    /// Whether kernels of CMSIS-NN are called where one computes exactly what a fusion does.
+    pub cmsis_nn: bool,
 }
 
 /// The two files.

@@ -9,7 +9,7 @@ const RESERVED: &str = "auto bool break case char const continue default do doub
     f32 f64 s8 s16 s32 s64 u8 u16 u32 u64 ptrdiff_t size_t NAN INFINITY AT FROM exp log pow sin cos tan sinh cosh tanh \
     asin acos atan atan2 asinh acosh atanh ceil floor round rint sqrt cbrt erf expm1 log1p fabs fmod y0 y1 yn j0 j1 jn \
     gamma signgam isnan isinf isfinite remainder clamp unwanted unwanted_at arena_memory call_arguments call_results \
-    NULL ASSERT ALIGNED MAY_ALIAS CHAR_BIT";
+    NULL ASSERT ALIGNED MAY_ALIAS CHAR_BIT check_status";
 
 /// What the names of the file's own functions end in.
 const TYPES: &str = "s8 s16 s32 s64 u8 u16 u32 u64 f16 bf16 f32 f64 pred";
@@ -60,7 +60,8 @@ pub(crate) fn identifier(name: &str) -> String {
     }
     let is_of_a_type =
         name.rsplit_once('_').is_some_and(|(_, last)| TYPES.split(' ').any(|word| word == last));
-    if is_reserved || is_of_a_type || name.starts_with("str") || name.starts_with("mem") {
+    let is_of_a_library = ["str", "mem", "arm_", "cmsis_"].iter().any(|begin| name.starts_with(begin));
+    if is_reserved || is_of_a_type || is_of_a_library {
         name.push('_');
     }
     name

@@ -8,6 +8,7 @@ use memplan_ir::{ArrayShape, ComputationId, ElementType, InstructionId, Op, Posi
 use memplan_memory::Slice;
 
 use crate::Program;
+use crate::cmsis_nn::{self, Rounding, Source};
 use crate::constants;
 use crate::error::{Refusal, refusal};
 use crate::kernel::{Given, Kernel, Leaves};
@@ -31,6 +32,18 @@ pub(crate) struct Parts {
     pub(crate) entry: String,
     /// Bytes of the arrays of the kernel that has most: kernels do not call each other.
     pub(crate) stack: u64,
+    pub(crate) library: Library,
+}
+
+/// The use of CMSIS-NN.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Library {
+    /// Kernels of the library that are called.
+    pub(crate) calls: usize,
+    /// All kernels that are called.
+    pub(crate) of: usize,
+    /// How it must be compiled; `None`: in any way.
+    pub(crate) rounding: Option<Rounding>,
 }
 
 impl Parts {
@@ -56,6 +69,7 @@ pub(crate) fn parts(program: &Program<'_>) -> Result<Parts, Refusal> {
         inner_constants: IndexSet::new(),
         kernels: IndexMap::new(),
         stack: 0,
+        library: Library::default(),
         identifiers: Identifiers::default(),
         computations: IndexMap::new(),
     };
@@ -74,7 +88,7 @@ pub(crate) fn parts(program: &Program<'_>) -> Result<Parts, Refusal> {
         }
     }
     entry = writer.copies_in()? + &entry + &writer.copies_out()?;
-    let Writer { storage, runtime, constants, kernels, stack, .. } = writer;
+    let Writer { storage, runtime, constants, kernels, stack, library, .. } = writer;
     Ok(Parts {
         storage,
         runtime,
@@ -83,6 +97,7 @@ pub(crate) fn parts(program: &Program<'_>) -> Result<Parts, Refusal> {
         functions,
         entry,
         stack,
+        library,
     })
 }
 
@@ -97,6 +112,7 @@ struct Writer<'p> {
     /// Kernels by what follows their names, so that equal ones are one function.
     kernels: IndexMap<String, Function>,
     stack: u64,
+    library: Library,
     identifiers: Identifiers,
     computations: IndexMap<ComputationId, String>,
 }
@@ -106,8 +122,13 @@ struct Function {
     text: String,
 }
 
-/// An array that a function takes: its type, what points to it, and whether that is constant.
+/// Where an array is: its address, whether it is constant, and its bytes in the plan.
+type Place = (String, bool, Option<Slice>);
+
+/// An array that a function takes: its name there, its type, what points to it, and whether that is constant.
 struct Passed {
+    name: String,
+    is_written: bool,
     element_type: ElementType,
     address: String,
     is_const: bool,
@@ -125,7 +146,7 @@ impl Passed {
     }
 }
 
-impl Writer<'_> {
+impl<'p> Writer<'p> {
     /// Takes the names of the interface and of memory, before functions get theirs.
     fn take_names(&mut self) {
         let name = self.program.name;
@@ -282,6 +303,13 @@ impl Writer<'_> {
             }
         }
         let result_slices: Vec<Option<Slice>> = (0..n_written).map(|leaf| self.slice(id, leaf)).collect();
+        let fused = match &module.instructions[id].op {
+            Op::Fusion(_) => &*module.computations[module.instructions[id].called[0]].instructions,
+            _ => &[id],
+        };
+        if let Some(call) = self.library_call(id, &operands, &operand_slices)? {
+            return Ok(self.comment(id, fused) + &call);
+        }
         let bytes = |slice: Slice| (slice.allocation.as_u32(), slice.offset.0, slice.end().0);
         let results = result_slices.iter().map(|slice| slice.map(bytes)).collect();
         let limits = Limits::of(self.program.target);
@@ -294,22 +322,73 @@ impl Writer<'_> {
         if kernel.nests.is_empty() {
             return Ok(String::new());
         }
+        self.library.of += 1;
         let call = self.call(id, &kernel, &|writer, array| {
             let array = &kernel.arrays[array];
             if let ArrayPlace::Constant(constant) = array.place {
                 let address = writer.inner_constant(constant)?;
-                return Ok(Passed { element_type: array.element_type, address, is_const: true, slice: None });
+                return Ok((address, true, None));
             }
             let slice =
                 place(array.place).ok_or_else(|| refusal(module, id, "an array of it has no place"))?;
             let (address, is_const) = writer.storage.address(slice);
-            Ok(Passed { element_type: array.element_type, address, is_const, slice: Some(slice) })
+            Ok((address, is_const, Some(slice)))
         })?;
-        let fused = match &module.instructions[id].op {
-            Op::Fusion(_) => &*module.computations[module.instructions[id].called[0]].instructions,
-            _ => &[id],
-        };
         Ok(self.comment(id, fused) + &call)
+    }
+
+    /// The call of a kernel of CMSIS-NN that computes exactly what an instruction does, if there is one.
+    fn library_call(
+        &mut self,
+        id: InstructionId,
+        operands: &[Given],
+        operand_slices: &[Option<Slice>],
+    ) -> Result<Option<String>, Refusal> {
+        let module = self.program.module;
+        let found = self.program.cmsis_nn.then(|| cmsis_nn::find(module, id)).flatten();
+        let Some(found) = found else { return Ok(None) };
+        // The library rounds in one way in all of a program: the first.
+        if found.rounding.is_some() && self.library.rounding.is_some_and(|it| found.rounding != Some(it)) {
+            return Ok(None);
+        }
+        let mut passed = Vec::new();
+        for &(name, source) in &found.arrays {
+            let slice = match source {
+                Source::Operand(k) => operand_slices[k],
+                Source::Result => self.slice(id, 0),
+                Source::Constant(_) => None,
+            };
+            let (address, is_const) = match (source, slice) {
+                (_, Some(slice)) => self.storage.address(slice),
+                (Source::Constant(constant), None) => (self.inner_constant(constant)?, true),
+                (Source::Operand(k), None) => match operands[k] {
+                    Given::Constant(constant) => (self.inner_constant(constant)?, true),
+                    _ => return Ok(None),
+                },
+                (Source::Result, None) => return Ok(None),
+            };
+            let is_sum = matches!(name, "bias" | "multiplier" | "shift");
+            let element_type = if is_sum { ElementType::S32 } else { ElementType::S8 };
+            let is_written = source == Source::Result;
+            passed.push(Passed {
+                name: name.to_string(),
+                is_written,
+                element_type,
+                address,
+                is_const,
+                slice,
+            });
+        }
+        // Its kernels write results before they have read all operands.
+        let result = passed.iter().find(|it| it.is_written).expect("every kernel has a result");
+        if passed.iter().any(|it| !it.is_written && it.overlaps(result)) {
+            return Ok(None);
+        }
+        self.library.calls += 1;
+        self.library.of += 1;
+        self.library.rounding = self.library.rounding.or(found.rounding);
+        self.stack = self.stack.max(found.stack);
+        Ok(Some(self.function(self.base(id), &passed, &found.text())))
     }
 
     /// The name of an array of a constant within kernels, as an address.
@@ -329,26 +408,45 @@ impl Writer<'_> {
         Ok(format!("{name}, 0"))
     }
 
-    /// A call of the function of a kernel, which is written unless there is an equal one.
+    /// A call of the function of a kernel, whose arrays are where `place` says.
     fn call(
         &mut self,
         id: InstructionId,
         kernel: &Kernel,
-        passed: &dyn Fn(&mut Self, crate::dag::ArrayId) -> Result<Passed, Refusal>,
+        place: &dyn Fn(&mut Self, crate::dag::ArrayId) -> Result<Place, Refusal>,
     ) -> Result<String, Refusal> {
-        let module = self.program.module;
         let body = body(kernel, &mut self.runtime);
         self.stack = self.stack.max(body.stack);
         let written: IndexSet<_> =
             kernel.nests.iter().flat_map(|n| n.stores.iter().map(|s| s.array)).collect();
-        let arrays: Vec<Passed> =
-            body.arrays.iter().map(|(array, _)| passed(self, *array)).collect::<Result<_, _>>()?;
+        let mut passed = Vec::new();
+        for (array, name) in body.arrays {
+            let (address, is_const, slice) = place(self, array)?;
+            let element_type = kernel.arrays[array].element_type;
+            let is_written = written.contains(&array);
+            passed.push(Passed { name, is_written, element_type, address, is_const, slice });
+        }
+        let base = if kernel.is_relayout { "relayout" } else { self.base(id) };
+        Ok(self.function(base, &passed, &body.text))
+    }
+
+    /// What the function of an instruction is named after.
+    fn base(&self, id: InstructionId) -> &'p str {
+        let module = self.program.module;
+        match &module.instructions[id].op {
+            Op::Fusion(_) => &module.computations[module.instructions[id].called[0]].name,
+            _ => &module.instructions[id].name,
+        }
+    }
+
+    /// A call of a function with these statements, which is written unless there is an equal one.
+    fn function(&mut self, base: &str, arrays: &[Passed], statements: &str) -> String {
         let mut parameters = Vec::new();
         let mut arguments = Vec::new();
-        for (k, ((array, name), it)) in body.arrays.iter().zip(&arrays).enumerate() {
-            let t = memory_type(it.element_type);
+        for (k, it) in arrays.iter().enumerate() {
+            let (t, name) = (memory_type(it.element_type), &it.name);
             let is_alone = arrays.iter().enumerate().all(|(other, array)| other == k || !it.overlaps(array));
-            parameters.push(match (written.contains(array), is_alone) {
+            parameters.push(match (it.is_written, is_alone) {
                 (false, _) => format!("const {t} *{name}"),
                 // No other pointer of the kernel leads to its bytes.
                 (true, true) => format!("{t} *restrict {name}"),
@@ -356,18 +454,13 @@ impl Writer<'_> {
             });
             arguments.push(format!("{}({t}, {})", if it.is_const { "FROM" } else { "AT" }, it.address));
         }
-        let key = format!("({})\n{{\n{}}}\n", parameters.join(", "), body.text);
-        let base = match &module.instructions[id].op {
-            _ if kernel.is_relayout => "relayout",
-            Op::Fusion(_) => &module.computations[module.instructions[id].called[0]].name,
-            _ => &module.instructions[id].name,
-        };
+        let key = format!("({})\n{{\n{statements}}}\n", parameters.join(", "));
         if !self.kernels.contains_key(&key) {
             let name = self.identifiers.function(base, "kernel");
             let text = format!("static void {name}{key}");
             self.kernels.insert(key.clone(), Function { name, text });
         }
-        Ok(format!("    {}({});\n", self.kernels[&key].name, arguments.join(", ")))
+        format!("    {}({});\n", self.kernels[&key].name, arguments.join(", "))
     }
 
     /// The operation and the line of the user's program.
@@ -468,11 +561,10 @@ impl Writer<'_> {
         let (source, target) =
             if is_argument { (&port.shape, &port.inside) } else { (&port.inside, &port.shape) };
         let kernel = Kernel::relayout(module, id, source, target)?;
-        let t = port.shape.element_type;
         self.call(id, &kernel, &|_, array| {
             let is_source = matches!(kernel.arrays[array].place, ArrayPlace::Operand(_));
             let address = if is_source { from } else { to }.to_string();
-            Ok(Passed { element_type: t, address, is_const: is_source && is_const, slice: None })
+            Ok((address, is_source && is_const, None))
         })
     }
 }

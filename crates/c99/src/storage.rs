@@ -45,16 +45,19 @@ impl Port {
 
     /// Whether the caller's bytes are the program's.
     pub(crate) fn is_plain(&self) -> bool {
-        self.inside.layout.as_ref().is_none_or(|l| {
-            l.tiles.is_empty() && l.element_size_in_bits == 0 && is_row_major_but_ones(&self.inside, l)
-        })
+        order_in_memory(&self.inside).is_some_and(|order| order.is_sorted())
     }
 }
 
-/// Whether elements are in row-major order; dimensions of one element may be anywhere.
-fn is_row_major_but_ones(shape: &ArrayShape, layout: &Layout) -> bool {
-    let order = layout.minor_to_major.iter().rev().filter(|&&d| shape.dimensions[d as usize] != 1);
-    order.is_sorted()
+/// The dimensions from slowest to fastest varying, without those of one element; `None` where elements are not simply one
+/// after the other.
+pub(crate) fn order_in_memory(shape: &ArrayShape) -> Option<Vec<i64>> {
+    let is_packed = |l: &Layout| !l.tiles.is_empty() || l.element_size_in_bits != 0;
+    if shape.layout.as_ref().is_some_and(is_packed) {
+        return None;
+    }
+    let order = shape.minor_to_major().into_iter().rev();
+    Some(order.filter(|&d| shape.dimensions[d as usize] != 1).collect())
 }
 
 /// The memory of a program.

@@ -45,6 +45,10 @@ fn flags_that_mean_nothing_for_a_machine_are_refused() {
             "--target cpu --emit c=-",
             "the file must be NAME.c, where NAME can begin the names of C functions; `-` is not",
         ),
+        (
+            "--target cpu --emit c=net.c --cmsis-nn",
+            "`--cmsis-nn` makes no sense for cpu, which is no Cortex-M: it is for mcu-cortex-m7,",
+        ),
         ("--target cpu --emit c=my-net.c", "the file must be NAME.c"),
         ("--target cpu --emit c=a.c --emit c-header=a.h", "two results would be written to `a.h`"),
         ("--target cpu --emit tiles=-", "`--emit tiles` makes no sense for cpu: it has no tiles"),
@@ -70,6 +74,10 @@ fn flags_that_mean_nothing_beside_others_are_refused() {
         (
             "plan STEP --around a0",
             "`--around` has no effect here: it configures the graph of `--emit dot=FILE`",
+        ),
+        (
+            "plan STEP --target mcu-cortex-m7 --cmsis-nn",
+            "`--cmsis-nn` has no effect here: it configures the C of `--emit c=FILE`",
         ),
         ("plan STEP --top 3 --format json", "`--top` has no effect here"),
         ("explain STEP a0 --group class", "`--group` has no effect here"),

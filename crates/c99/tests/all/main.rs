@@ -2,6 +2,7 @@
 
 mod boards;
 mod cases;
+mod cmsis_nn;
 mod names;
 mod opcodes;
 mod programs;

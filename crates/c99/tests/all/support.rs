@@ -52,11 +52,35 @@ pub(crate) fn written_as_given(
     Some(as_c(module, &planned, &target, name))
 }
 
+/// Compiles a module and writes it as C with calls of CMSIS-NN.
+pub(crate) fn written_with_cmsis_nn(
+    mut module: Module,
+    target: &str,
+    name: &str,
+) -> Option<Result<Written, Refusal>> {
+    let target = Target::find(target).expect("the target is built in");
+    let planned = compile(&mut module, &target, &CompileOptions::default()).ok()?.planned;
+    Some(as_c_calling(module, &planned, &target, name, true))
+}
+
 fn as_c(module: Module, planned: &Planned, target: &Target, name: &str) -> Result<Written, Refusal> {
+    as_c_calling(module, planned, target, name, false)
+}
+
+fn as_c_calling(
+    module: Module,
+    planned: &Planned,
+    target: &Target,
+    name: &str,
+    cmsis_nn: bool,
+) -> Result<Written, Refusal> {
     let (schedule, facts, plan) = (&planned.schedule, &planned.facts, &planned.plan);
-    let sources = write(&Program { module: &module, schedule, facts, plan, target, name })?;
+    let sources = write(&Program { module: &module, schedule, facts, plan, target, name, cmsis_nn })?;
     Ok(Written { name: name.to_string(), module, sources })
 }
+
+/// The folder of the header that stands in for CMSIS-NN.
+const STAND_IN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/all/cmsis_nn");
 
 /// What tests compile with: every warning that embedded projects ask for is an error.
 const FLAGS: [&str; 5] = ["-std=c99", "-Wall", "-Wextra", "-Wconversion", "-Werror"];
@@ -126,7 +150,8 @@ pub(crate) fn run(
     put("main.c", main_file(programs).as_bytes());
     let files = programs.iter().map(|program| format!("{}.c", program.name));
     let mut command = Command::new(compiler);
-    command.current_dir(&folder).args(FLAGS).args(checks()).args(files).args(["main.c", "-o", "main", "-lm"]);
+    command.current_dir(&folder).args(FLAGS).args(["-isystem", STAND_IN]).args(checks());
+    command.args(files).args(["main.c", "-o", "main", "-lm"]);
     let out = command.output().map_err(|error| error.to_string())?;
     if !out.status.success() {
         return Err(format!("{compiler}: {}", head(&out.stderr)));

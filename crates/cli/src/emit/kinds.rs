@@ -233,7 +233,8 @@ fn c_sources(request: &Request<'_>) -> Result<Contents, Failure> {
     let name = c_name(request.path).map_err(|reason| Failure::Usage(format!("error: {reason}")))?;
     let PlannedModule { module, target, planned, .. } = *request.program;
     let (schedule, facts, plan) = (&planned.schedule, &planned.facts, &planned.plan);
-    let sources = c99::write(&c99::Program { module, schedule, facts, plan, target, name });
+    let cmsis_nn = request.cmsis_nn;
+    let sources = c99::write(&c99::Program { module, schedule, facts, plan, target, name, cmsis_nn });
     let sources = sources.map_err(|error| Failure::input(&error))?;
     Ok(Contents::Together(vec![
         (path.to_path_buf(), sources.c.into_bytes()),

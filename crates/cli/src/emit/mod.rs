@@ -10,7 +10,7 @@ mod view;
 use std::str::FromStr;
 
 use clap::Args;
-use memplan::memory::{Target, did_you_mean};
+use memplan::memory::{Library, Target, did_you_mean};
 
 pub(crate) use page::{AdviceArgs, AdviceKind, PageArgs};
 pub(crate) use planned_module::{Before, PlannedModule, json};
@@ -37,6 +37,9 @@ pub(crate) struct EmitArgs {
     /// How many steps to follow from the instruction of `--around` to producers, readers, callers and callees
     #[arg(long, value_name = "N", default_value_t = 3, requires = "around")]
     depth: u32,
+    /// With `--emit c=FILE`, call a kernel of CMSIS-NN where one computes exactly what a fusion does
+    #[arg(long)]
+    cmsis_nn: bool,
 }
 
 /// One file to write.
@@ -96,11 +99,25 @@ impl EmitArgs {
                 ))
             })?;
         }
-        if !self.emit.iter().any(|emit| emit.kind.name == "dot") {
+        let is_asked = |name: &str| self.emit.iter().any(|emit| emit.kind.name == name);
+        if !is_asked("dot") {
             refuse(
                 &given([("--around", self.around.is_some())]),
                 "it configures the graph of `--emit dot=FILE`",
             )?;
+        }
+        if !is_asked("c") {
+            refuse(&given([("--cmsis-nn", self.cmsis_nn)]), "it configures the C of `--emit c=FILE`")?;
+        }
+        if self.cmsis_nn && !target.libraries.contains(&Library::CmsisNn) {
+            let others = Target::built_in().into_iter().filter(|it| it.libraries.contains(&Library::CmsisNn));
+            let others: Vec<String> = others.map(|it| it.name).collect();
+            return Err(Failure::Usage(format!(
+                "error: `--cmsis-nn` makes no sense for {}, which is no Cortex-M: it is for {}, or yours with `libraries = \
+                 [\"cmsis-nn\"]`",
+                target.name,
+                others.join(", ")
+            )));
         }
         let paths: Vec<String> = self.emit.iter().flat_map(Emit::paths).collect();
         distinct(paths.iter().map(|path| Some(path.as_str())).chain([report]))
@@ -110,7 +127,7 @@ impl EmitArgs {
     pub(crate) fn write(&self, program: &PlannedModule<'_>) -> Result<(), Failure> {
         let around = self.around.as_deref();
         let contents = |Emit { kind, path }: &Emit| {
-            (kind.contents)(&Request { program, path, around, depth: self.depth })
+            (kind.contents)(&Request { program, path, around, depth: self.depth, cmsis_nn: self.cmsis_nn })
         };
         // Nothing is written unless all can be made.
         let contents: Vec<Contents> = self.emit.iter().map(contents).collect::<Result<_, _>>()?;
@@ -137,6 +154,7 @@ impl EmitArgs {
             &given([("--around", self.around.is_some())]),
             "it configures the graph of `--emit dot=FILE`",
         )?;
+        refuse(&given([("--cmsis-nn", self.cmsis_nn)]), "it configures the C of `--emit c=FILE`")?;
         Ok(path)
     }
 

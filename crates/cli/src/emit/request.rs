@@ -13,6 +13,8 @@ pub(super) struct Request<'a> {
     pub(super) around: Option<&'a str>,
     /// How many steps around it.
     pub(super) depth: u32,
+    /// Whether C calls kernels of CMSIS-NN.
+    pub(super) cmsis_nn: bool,
 }
 
 /// The content to write.
