@@ -285,7 +285,7 @@ def layers_of(recorder):
         globals().update(kept)
 
 
-def write(out, name):
+def write(out, name, model=model):
     function, arguments = model(name)
     lowered = jax.jit(function).lower(*arguments)
     printing = jaxlib._hlo.HloPrintOptions()

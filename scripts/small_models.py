@@ -23,8 +23,6 @@ import tempfile
 
 import make_small_models
 import numpy as np
-import small_models_onnx
-import small_models_tflite
 from small_devices import greedy_by_size, most_at_once
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -67,6 +65,10 @@ def main():
 
 
 def row_of(memplan, name, folder):
+    # Others who run networks here need no other formats.
+    import small_models_onnx
+    import small_models_tflite
+
     make_small_models.write(folder, name)
     program = os.path.join(folder, f"{name}.hlo.txt")
     whole = compiled(memplan, program, name, 1 << 30, folder)
@@ -83,7 +85,7 @@ def row_of(memplan, name, folder):
     for version in [whole, bands] if bands is not whole else [whole]:
         compare(name, on_host(version, inputs, folder, "gcc"), expected)
         compare(name, on_host(version, inputs, folder, "clang"), expected)
-        results, stack, code = on_board(version, inputs, folder)
+        results, stack, code, _ = on_board(version, inputs, folder)
         compare(name, results, expected)
         codes.append(code)
         stacks.append(stack)
@@ -106,7 +108,7 @@ def row_of(memplan, name, folder):
     ]
 
 
-def compiled(memplan, program, name, capacity, folder):
+def compiled(memplan, program, name, capacity, folder, options=("--pin", "p[*=flash")):
     """Bytes of a compiled network, and its C, for a Cortex-M7 with this capacity of SRAM."""
     target = subprocess.run([memplan, "targets", "mcu-cortex-m7"], capture_output=True, text=True, check=True).stdout
     target = re.sub(r"(?m)^capacity = 262144\b", f"capacity = {capacity}", target)
@@ -118,7 +120,7 @@ def compiled(memplan, program, name, capacity, folder):
         kind: os.path.join(out, path)
         for kind, path in [("layout", "layout.json"), ("plan", "plan.json"), ("c", "net.c")]
     }
-    command = [memplan, "compile", program, "--target", file, "--pin", "p[*=flash"]
+    command = [memplan, "compile", program, "--target", file, *options]
     for kind, path in files.items():
         command += ["--emit", f"{kind}={path}"]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -139,7 +141,7 @@ def compiled(memplan, program, name, capacity, folder):
     }
 
 
-def evaluated(memplan, program, folder):
+def evaluated(memplan, program, folder, model=make_small_models.model):
     """Random arguments, and the results of the evaluator."""
     head = open(program).readline()
     parameters = re.search(r"entry_computation_layout=\{\((.*?)\)->", head).group(1)
@@ -147,7 +149,7 @@ def evaluated(memplan, program, folder):
     # Weights and scales as the network has them, in the order in which JAX flattens them; the image is random.
     random = np.random.default_rng(0)
     name = os.path.basename(program).split(".")[0]
-    _, (image, weights) = make_small_models.model(name)
+    _, (image, weights) = model(name)
     arrays = [random.integers(-128, 128, image.shape).astype(np.int8)]
     arrays += [weights[layer][part] for layer in sorted(weights) for part in sorted(weights[layer])]
     kept = [(TYPES[kind], tuple(int(d) for d in extents.split(",") if d)) for kind, extents in parameters]
@@ -165,8 +167,8 @@ def compare(name, found, expected):
     assert same, (name, found, expected)
 
 
-def on_host(version, inputs, folder, compiler):
-    """The results of the C when sanitizers watch it."""
+def on_host(version, inputs, folder, compiler, headers=(), archives=()):
+    """The results of the C when sanitizers watch it; with other headers and archives, if it needs them."""
     out = version["folder"]
     with open(os.path.join(out, "in.bin"), "wb") as file:
         for array in inputs:
@@ -198,7 +200,7 @@ int main(void)
 """
     open(os.path.join(out, "host.c"), "w").write(source)
     flags = [*WARNINGS, "-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover", f"-DRESULT={result_bytes(out)}"]
-    subprocess.run([compiler, *flags, "net.c", "host.c", "-o", "host", "-lm"], cwd=out, check=True)
+    subprocess.run([compiler, *flags, *headers, "net.c", "host.c", *archives, "-o", "host", "-lm"], cwd=out, check=True)
     environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}
     return subprocess.run(["./host"], cwd=out, check=True, capture_output=True, env=environment).stdout
 
@@ -210,8 +212,9 @@ def result_bytes(out):
     return int(np.prod([int(d) for d in extents.split(",") if d])) * np.dtype(TYPES[element]).itemsize
 
 
-def on_board(version, inputs, folder):
-    """The results under QEMU, bytes of the stack, and bytes of code. Arguments are in flash, but for the image."""
+def on_board(version, inputs, folder, headers=(), archives=()):
+    """The results under QEMU, bytes of the stack, bytes of code, and instructions, 0 if they are more than the timer
+    counts. Arguments are in flash, but for the image."""
     out = version["folder"]
     for file in ["board.c", "board.h", "arena.h", "mps2.ld"]:
         shutil.copy(os.path.join(BOARD, file), out)
@@ -226,6 +229,7 @@ def on_board(version, inputs, folder):
 #include "net.h"
 #include <string.h>
 struct guarded_arena guarded_arena;
+static volatile uint32_t *const system_timer = (volatile uint32_t *)0xe000e010;
 extern const unsigned char {", ".join(f"{name}[]" for name in names)};
 int main(void)
 {{
@@ -233,9 +237,14 @@ int main(void)
     const void *a[] = {{{", ".join(names)}}};
     void *r[1];
     size_t i, used = 0;
+    uint32_t ticks;
     r[0] = result;
     memset(&guarded_arena, 0x5a, sizeof guarded_arena);
+    system_timer[1] = system_timer[2] = 0xffffff;
+    system_timer[0] = 5;
     net_run(a, r);
+    ticks = 0xffffff - system_timer[2];
+    ticks = system_timer[0] >> 16 != 0 ? 0 : ticks;
     for (i = 0; i < sizeof guarded_arena.bytes; ++i) {{
         used = guarded_arena.bytes[i] != 0x5a ? i + 1 : used;
     }}
@@ -248,13 +257,15 @@ int main(void)
     board_text("\\n");
     board_number((long)used);
     board_text("\\n");
+    board_number((long)ticks);
+    board_text("\\n");
     board_bytes(result, sizeof result);
     return 0;
 }}
 """
     open(os.path.join(out, "board_main.c"), "w").write(source)
     gcc = ["arm-none-eabi-gcc", *CPU, *WARNINGS, "-Os", "-ffunction-sections", "-fdata-sections", "-I", "."]
-    subprocess.run([*gcc, "-include", "arena.h", "-c", "net.c", "-o", "net.o"], cwd=out, check=True)
+    subprocess.run([*gcc, *headers, "-include", "arena.h", "-c", "net.c", "-o", "net.o"], cwd=out, check=True)
     link = [
         f"-DRESULT={result_bytes(out)}",
         "-nostartfiles",
@@ -264,17 +275,21 @@ int main(void)
         "mps2.ld",
     ]
     subprocess.run(
-        [*gcc, *link, "board_main.c", "board.c", "arguments.s", "net.o", "-lm", "-o", "image.elf"], cwd=out, check=True
+        [*gcc, *link, "board_main.c", "board.c", "arguments.s", "net.o", *archives, "-lm", "-o", "image.elf"],
+        cwd=out,
+        check=True,
     )
     sizes = subprocess.run(["arm-none-eabi-size", "net.o"], cwd=out, check=True, capture_output=True, text=True).stdout
     code = int(sizes.splitlines()[1].split()[0])
     qemu = ["qemu-system-arm", "-M", "mps2-an500", "-nographic", "-semihosting-config", "enable=on,target=native"]
-    done = subprocess.run([*qemu, "-kernel", "image.elf"], cwd=out, check=True, capture_output=True, text=True)
-    stack, used, *lines = (done.stdout + done.stderr).split("\n")
+    # An instruction takes a nanosecond, and a tick of the timer 40.
+    command = [*qemu, "-icount", "shift=0", "-kernel", "image.elf"]
+    done = subprocess.run(command, cwd=out, check=True, capture_output=True, text=True)
+    stack, used, ticks, *lines = (done.stdout + done.stderr).split("\n")
     assert int(used) <= version["arena"], (used, version)
     promised = re.search(r"define net_STACK_BYTES (\d+)", open(os.path.join(out, "net.h")).read()).group(1)
     assert int(stack) <= int(promised), (stack, promised)
-    return bytes.fromhex("".join(lines)), int(stack), code
+    return bytes.fromhex("".join(lines)), int(stack), code, 40 * int(ticks)
 
 
 def write(rows):
