@@ -172,7 +172,8 @@ pub fn report(rewritten: &Rewritten, compiler: &Compiler, screen: Screen) -> Str
             text.push_str(&format!("\nnot kept: {} ({bytes}, {seconds} time): {why}", step.name));
         }
     }
-    if let Some(free) = rewritten.free {
+    let takes_more_time = now.seconds > rewritten.before.price.seconds;
+    if let Some(free) = rewritten.free.filter(|_| takes_more_time) {
         let [bytes, seconds, _] = changes(free.price, rewritten.before.price);
         let line = format!(
             "\n\nat no more time: {} ({bytes}, {seconds} time), by `--max-slowdown 0%`",
