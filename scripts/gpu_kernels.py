@@ -4,8 +4,9 @@
 usage: gpu_kernels.py MEMPLAN FOLDER [--write]
 
 Reads gpu_kernels.jsonl.gz, which scripts/time_on_gpu.py measured: for each program the module that XLA made on that GPU, the
-seconds of its kernels, and bytes with and without a device. FOLDER has the programs as JAX hands them over
-(FOLDER/FAMILY/VARIANT.hlo.gz; scripts/truth/measure.py --modules makes them). --write puts the tables into docs/gpu.md. Needs cargo.
+seconds of its kernels, and bytes with the device, and without one (`total_without_device`) where the same version was asked
+there. FOLDER has the programs as JAX hands them over (FOLDER/FAMILY/VARIANT.hlo.gz; scripts/truth/measure.py --modules makes
+them). --write puts the tables into docs/gpu.md. Needs cargo.
 """
 
 import collections
@@ -122,7 +123,7 @@ def table_of_programs(rows, memplan, folder):
         off.append(math.log(found["seconds"] / seconds))
         share = lambda bytes: f"{bytes / row['total']:.2f}" if bytes else ""
         cells = [row["program"], f"{seconds * 1e3:.2f}", f"{math.exp(off[-1]):.2f}", f"{row['total'] / 1e9:.2f}"]
-        cells += [share(row["total_without_device"]), share(found["total"])]
+        cells += [share(row.get("total_without_device")), share(found["total"])]
         lines.append("| " + " | ".join(cells) + " |")
     error = math.sqrt(statistics.mean(x * x for x in off))
     near = sum(abs(x) <= math.log(1.25) for x in off)

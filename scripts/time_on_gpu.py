@@ -14,7 +14,7 @@ FOLDER/PROGRAM, programs of the same arguments and results, are run beside them.
 
 Arguments are random, the same for all variants of a program. The first variant's results are compared with those of the
 others, relative to the largest number of each array. Beside OUT.jsonl, OUT.kernels.jsonl.gz has the kernels of each program
-as the profiler saw them, and the module that XLA made, for scripts/fit_gpu_model.py.
+as the profiler saw them, and the module that XLA made, for scripts/gpu_kernels.py.
 """
 
 import collections
@@ -37,6 +37,8 @@ FIRST = "as_written"
 RUNS = 6
 # XLA compiles several programs at once, each on few threads.
 COMPILERS = 14
+# Programs that are compiled before any of them is timed, and the seconds that they have for it: the rest is for another run.
+WAVE, WAVE_SECONDS = 20, 60
 # Seconds for all runs of a program.
 PATIENCE = 40
 
@@ -129,7 +131,7 @@ def run(folder, out, limit):
         for wave in waves(programs):
             compiled = {file: pool.submit(compile_file, file, device) for file in wave}
             # Nothing is timed while XLA tries kernels on the same device.
-            concurrent.futures.wait(compiled.values(), timeout=min(60, max(0, started + limit - time.time())))
+            concurrent.futures.wait(compiled.values(), timeout=min(WAVE_SECONDS, max(0, started + limit - time.time())))
             print(f"{len(wave)} compiled after {time.time() - started:.0f} s", flush=True)
             references = {}
             for file, future in compiled.items():
@@ -159,7 +161,7 @@ def key(file):
 
 
 def by_size(folder):
-    """The folders of programs, the largest first, since they take longest to compile."""
+    """The folders of programs, the smallest first, which compile in seconds."""
     size = lambda program: sum(file.stat().st_size for file in variants(program))
     return sorted((program for program in folder.iterdir() if program.is_dir()), key=lambda program: (size(program), program.name))
 
@@ -169,7 +171,7 @@ def waves(programs):
     wave = []
     for program in programs:
         wave += program
-        if len(wave) >= 20:
+        if len(wave) >= WAVE:
             yield wave
             wave = []
     yield wave
@@ -274,8 +276,8 @@ def kernels_of(executable, row):
                 kernel[0] += 1
                 kernel[1] += round(event.duration_ns)
                 begin, end = min(begin, event.start_ns), max(end, event.start_ns + event.duration_ns)
-    same = ["program", "variant", "seconds", "expected_seconds"]
-    return {k: row[k] for k in same} | {"span": end - begin, "kernels": found, "module": executable.hlo_modules()[0].to_string()}
+    same = ["program", "variant", "jax", "device", "total", "seconds"]
+    return {k: row[k] for k in same} | {"span_seconds": (end - begin) * 1e-9, "kernels": found, "module": executable.hlo_modules()[0].to_string()}
 
 
 def head(executable):

@@ -127,8 +127,8 @@ pub(super) fn operand_shares(
     shares
 }
 
-/// The share of each leaf that an instruction which is not a fusion writes. Of the working memory of a library, which is a
-/// result of its call, nothing is known; little of it is used.
+/// The share of each leaf that an instruction which is not a fusion writes. What a library does with its
+/// working memory, which is a result of its call, is not known, and not counted.
 pub(super) fn written_shares(
     module: &Module,
     target: &Target,
