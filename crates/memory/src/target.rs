@@ -263,8 +263,8 @@ pub struct Target {
     /// Additions per second of the vector units, all element types alike; `None`: not known.
     #[serde(default)]
     pub vector_rate: Option<f64>,
-    /// Elements per second that scatters combine with those of an array, which several cores may do at a time; a type
-    /// without a rate: as fast as any arithmetic.
+    /// Updates per second of scatters that add to an array in memory, while other cores add to it; a type without a rate: as
+    /// fast as any arithmetic.
     #[serde(default)]
     pub scatter_rates: Rates,
     /// Rows and columns of the matrix unit, which works on whole tiles of that size; `None`: no padding is counted.

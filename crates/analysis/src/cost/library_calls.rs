@@ -3,7 +3,9 @@
 //! Recognizes the targets and notes that XLA's compilers and JAX write. An unknown call, or one with unknown notes,
 //! costs as much as an elementwise operation.
 
-use memplan_ir::{ArrayShape, Convolution, CustomCall, DotDimensions, InstructionId, Module, Op};
+use memplan_ir::{
+    ArrayShape, Convolution, CustomCall, DotDimensions, ElementType, InstructionId, Module, Op, Shape,
+};
 use serde_json::Value;
 
 use super::operations::{elements, extent, first_array};
@@ -64,6 +66,15 @@ pub(super) fn library_call(module: &Module, id: InstructionId) -> Option<Library
         }
         target => factorization(target, &arrays).map(LibraryCall::Vector),
     }
+}
+
+/// Whether a result of a call, other than the first, is the working memory of NVIDIA's libraries: a row of bytes.
+pub(super) fn is_workspace(module: &Module, id: InstructionId, result: &Shape) -> bool {
+    let Op::CustomCall(call) = &module.instructions[id].op else { return false };
+    let is_row_of_bytes = |array: &ArrayShape| {
+        array.rank() == 1 && matches!(array.element_type, ElementType::U8 | ElementType::S8)
+    };
+    call.target.starts_with("__cu") && result.as_array().is_some_and(is_row_of_bytes)
 }
 
 /// The arrays that a call reads and writes.

@@ -34,26 +34,36 @@ impl MatrixProduct {
     /// Multiplications that the matrix units of a target make in the time that the product takes: on whole tiles, as if
     /// all cores worked until the last is done, and at their full rate.
     pub(super) fn padded_on(&self, target: &Target) -> f64 {
-        let padded = match target.matrix_unit {
-            Some(unit) => self.padded(unit as f64),
-            None => self.multiplications(),
+        let (tiles, reached) =
+            target.matrix_cores.map_or((*self, 1.0), |cores| (self.in_tiles(&cores), self.reached(&cores)));
+        let made = match target.matrix_unit {
+            Some(unit) => tiles.padded(unit as f64),
+            None => tiles.multiplications(),
         };
-        target.matrix_cores.map_or(padded, |cores| self.on_cores(&cores))
+        made / reached
     }
 
-    /// Multiplications that cores make, as if they reached their rate: they compute whole tiles, but for convolutions of each
-    /// feature by itself. Convolutions of one tap are products.
-    fn on_cores(&self, cores: &MatrixCores) -> f64 {
-        let share = match (cores.convolution_share, cores.depthwise_share) {
-            (_, Some(share)) if self.is_depthwise => return self.multiplications() / share,
-            (Some(share), _) if self.taps > 1.0 => share,
-            _ => cores.share,
-        };
-        // A vector needs no tile.
+    /// The whole tiles that cores compute. A vector needs no tile, and neither do convolutions that are not for matrix units.
+    fn in_tiles(&self, cores: &MatrixCores) -> MatrixProduct {
+        if self.depthwise_share(cores).is_some() {
+            return *self;
+        }
         let tile = if self.taps > 1.0 { cores.tile as f64 } else { LEAST_TILE };
         let whole = |extent: f64| if extent > 1.0 { up(extent, tile) } else { extent };
-        let padded = MatrixProduct { rows: whole(self.rows), columns: whole(self.columns), ..*self };
-        padded.multiplications() / (self.occupancy(cores) * share)
+        MatrixProduct { rows: whole(self.rows), columns: whole(self.columns), ..*self }
+    }
+
+    /// The share of their rate that all cores together reach. Convolutions of one tap are products.
+    fn reached(&self, cores: &MatrixCores) -> f64 {
+        match (self.depthwise_share(cores), cores.convolution_share) {
+            (Some(share), _) => share,
+            (None, Some(share)) if self.taps > 1.0 => self.occupancy(cores) * share,
+            _ => self.occupancy(cores) * cores.share,
+        }
+    }
+
+    fn depthwise_share(&self, cores: &MatrixCores) -> Option<f64> {
+        cores.depthwise_share.filter(|_| self.is_depthwise)
     }
 
     /// The share of cores that work, on average. Each computes a tile of the result; where there are fewer tiles than

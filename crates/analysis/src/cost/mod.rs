@@ -236,7 +236,7 @@ impl Costing<'_> {
                 work.registers = registers::of_kernel(module, self.target, id);
                 let in_place = is_in_place.first().copied().unwrap_or(false);
                 let reads = reads::operand_shares(module, self.target, id, 1.0, in_place);
-                let writes = reads::written_shares(module, self.target, id, leaves.len(), in_place);
+                let writes = reads::written_shares(module, self.target, id, &leaves, in_place);
                 (reads.to_vec(), writes)
             }
         };

@@ -163,8 +163,8 @@ fn vector_operations(module: &Module, instruction: &Instruction, result: f64, op
     }
 }
 
-/// How many additions take as long as one element that a scatter combines, since several cores may combine others with
-/// the same one; 1 where updates replace what was there.
+/// The additions that take as long as one update of a scatter, which adds to memory that other cores add to at the same
+/// time. 1 where updates replace elements.
 fn scatter_slowness(module: &Module, target: &Target, id: InstructionId) -> f64 {
     let instruction = &module.instructions[id];
     let (Op::Scatter(_), Some(array)) = (&instruction.op, first_array(module.shape(id))) else { return 1.0 };

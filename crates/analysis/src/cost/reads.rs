@@ -1,14 +1,14 @@
 //! Shares: the parts of its operands that an instruction reads, and of its result that it writes, as numbers from 0 to
 //! 1.
 
-use memplan_ir::{ArrayShape, ComputationId, ElementType, InstructionId, Module, Op};
+use memplan_ir::{ComputationId, InstructionId, Module, Op, Shape, ShapeIndex};
 use memplan_memory::Target;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use crate::in_place::root_leaves;
 
-use super::{Products, leaves_of, operations, registers};
+use super::{Products, leaves_of, library_calls, operations, registers};
 
 /// Shares of operands, by number.
 pub(super) type Shares = SmallVec<[f64; 4]>;
@@ -133,26 +133,14 @@ pub(super) fn written_shares(
     module: &Module,
     target: &Target,
     id: InstructionId,
-    leaves: usize,
+    leaves: &[(ShapeIndex, &Shape)],
     is_in_place: bool,
 ) -> Vec<f64> {
-    match is_in_place {
-        true => vec![updated_share(module, target, id); leaves],
-        false => {
-            let is_workspace = |i: usize| i > 0 && is_library_workspace(module, id, i);
-            (0..leaves).map(|i| if is_workspace(i) { 0.0 } else { 1.0 }).collect()
-        }
+    if is_in_place {
+        return vec![updated_share(module, target, id); leaves.len()];
     }
-}
-
-/// Whether a leaf of a library call's result is its working memory: bytes, after the result proper.
-fn is_library_workspace(module: &Module, id: InstructionId, leaf: usize) -> bool {
-    let Op::CustomCall(call) = &module.instructions[id].op else { return false };
-    let shape = module.shape(id).leaves()[leaf].1.as_array();
-    let is_bytes = |array: &ArrayShape| {
-        array.rank() == 1 && matches!(array.element_type, ElementType::U8 | ElementType::S8)
-    };
-    call.target.starts_with("__cu") && shape.is_some_and(is_bytes)
+    let is_workspace = |leaf: &(ShapeIndex, &Shape)| library_calls::is_workspace(module, id, leaf.1);
+    leaves.iter().enumerate().map(|(i, leaf)| if i > 0 && is_workspace(leaf) { 0.0 } else { 1.0 }).collect()
 }
 
 /// The share of its result that an in-place update replaces; 1 for other instructions.
