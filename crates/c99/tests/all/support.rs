@@ -20,23 +20,20 @@ pub(crate) struct Written {
 }
 
 /// Compiles a module and writes it as C. `None` if it cannot be compiled.
-pub(crate) fn written(mut module: Module, target: &str, name: &str) -> Option<Result<Written, Refusal>> {
+pub(crate) fn written(module: Module, target: &str, name: &str) -> Option<Result<Written, Refusal>> {
     let target = Target::find(target).expect("the target is built in");
-    let options = Effort::Quick.of(CompileOptions::default());
-    let planned = compile(&mut module, &target, &options).ok()?.planned;
-    Some(as_c(module, &planned, &target, name))
+    compiled(module, &target, &Effort::Quick.of(CompileOptions::default()), name, false)
 }
 
 /// Compiles a module for a machine with too little memory for it, so that every variant is tried, and writes it as C.
 pub(crate) fn written_as_small_as_can_be(
-    mut module: Module,
+    module: Module,
     target: &str,
     name: &str,
 ) -> Option<Result<Written, Refusal>> {
     let mut target = Target::find(target).expect("the target is built in");
     target.spaces[0].capacity = Some(Bytes(1 << 12));
-    let planned = compile(&mut module, &target, &CompileOptions::default()).ok()?.planned;
-    Some(as_c(module, &planned, &target, name))
+    compiled(module, &target, &CompileOptions::default(), name, false)
 }
 
 /// Plans a module as it is and writes it as C. `None` if it cannot be planned.
@@ -49,25 +46,31 @@ pub(crate) fn written_as_given(
     legalize(&mut module, &target).ok()?;
     let mut planned = plan(&module, &target, &PlanOptions::default()).ok()?;
     planned.apply(&mut module);
-    Some(as_c(module, &planned, &target, name))
+    Some(as_c(module, &planned, &target, name, false))
 }
 
 /// Compiles a module and writes it as C with calls of CMSIS-NN.
 pub(crate) fn written_with_cmsis_nn(
-    mut module: Module,
+    module: Module,
     target: &str,
     name: &str,
 ) -> Option<Result<Written, Refusal>> {
     let target = Target::find(target).expect("the target is built in");
-    let planned = compile(&mut module, &target, &CompileOptions::default()).ok()?.planned;
-    Some(as_c_calling(module, &planned, &target, name, true))
+    compiled(module, &target, &CompileOptions::default(), name, true)
 }
 
-fn as_c(module: Module, planned: &Planned, target: &Target, name: &str) -> Result<Written, Refusal> {
-    as_c_calling(module, planned, target, name, false)
+fn compiled(
+    mut module: Module,
+    target: &Target,
+    options: &CompileOptions,
+    name: &str,
+    cmsis_nn: bool,
+) -> Option<Result<Written, Refusal>> {
+    let planned = compile(&mut module, target, options).ok()?.planned;
+    Some(as_c(module, &planned, target, name, cmsis_nn))
 }
 
-fn as_c_calling(
+fn as_c(
     module: Module,
     planned: &Planned,
     target: &Target,
