@@ -20,6 +20,7 @@ import tempfile
 
 import make_cmsis_models
 import make_small_models
+import tables
 from small_models import CPU, HERE, PAGE, compare, compiled, evaluated, on_board, on_host
 
 HEAD = ["network", "calls", "of", "kernels", "stack", "loops alone", "instructions", "loops alone"]
@@ -77,12 +78,9 @@ def row_of(memplan, name, headers, host, board):
 
 
 def write(rows):
-    lines = [HEAD, ["---", "---:", "---:", "---"] + ["---:"] * (len(HEAD) - 4)]
-    lines += [[f"{cell:,}" if isinstance(cell, int) else cell for cell in row] for row in rows]
-    table = "".join("| " + " | ".join(line) + " |\n" for line in lines)
-    start, end = "<!-- table: scripts/cmsis_nn.py -->\n", "<!-- end of calls -->"
-    before, rest = open(PAGE).read().split(start)
-    open(PAGE, "w").write(before + start + "\n" + table + "\n" + end + rest.split(end)[1])
+    table = tables.markdown(HEAD, ["---", "---:", "---:", "---"] + ["---:"] * (len(HEAD) - 4), rows)
+    page = tables.put(open(PAGE).read(), "<!-- table: scripts/cmsis_nn.py -->\n", "<!-- end of calls -->", f"\n{table}\n")
+    open(PAGE, "w").write(page)
     print(table, end="")
 
 

@@ -8,8 +8,6 @@ of other modules of libtpu, which are only tested. Without --fit the numbers of 
 ones are fitted on every other program of the corpus and judged on the rest. Needs numpy and scipy, and cargo.
 """
 import argparse
-import csv
-import io
 import math
 import pathlib
 import re
@@ -19,6 +17,9 @@ import tomllib
 
 import numpy as np
 from scipy.optimize import minimize
+
+import kernel_features
+from tables import put
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CLOCK = 1.5e9
@@ -66,15 +67,14 @@ class Kernels:
 def features(path):
     """Rows of examples/kernel_features.rs, with libtpu's cycles."""
     text = path.read_text()
-    command = ["cargo", "run", "--release", "--quiet", "--example", "kernel_features", "--", "tpu-v5e", str(path)]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if run.returncode:
-        print(f"{path.name}: {run.stderr.strip()[-200:]}", file=sys.stderr)
+    try:
+        table = kernel_features.rows("tpu-v5e", path)
+    except subprocess.CalledProcessError as error:
+        print(f"{path.name}: {error.stderr.strip()[-200:]}", file=sys.stderr)
         return
-    table = run.stdout
     line = r'^\s*(?:ROOT )?%?([\w.\-]+) = (.*?"estimated_cycles":"(\d+)".*)$'
     said = {m[1]: (int(m[3]), m[2]) for m in re.finditer(line, text, re.MULTILINE)}
-    for row in csv.DictReader(io.StringIO(table), delimiter="\t"):
+    for row in table:
         cycles, printed = said.get(row["instruction"], (0, ""))
         if 0 < cycles < 1e15:
             yield row | dict(cycles=cycles, kind=kind(row, printed))
@@ -167,8 +167,8 @@ def main():
         lines.append(f"| {program} | {before[program]:.2f} | {ratio:.2f} |")
     print("\n".join(lines))
     if arguments.document:
-        head, tail = (arguments.document.read_text().split(mark)[i] for mark, i in (("<!-- tables -->", 0), ("<!-- end -->", 1)))
-        arguments.document.write_text(head + "<!-- tables -->\n" + "\n".join(lines) + "\n<!-- end -->" + tail)
+        page = put(arguments.document.read_text(), "<!-- tables -->\n", "<!-- end -->", "\n".join(lines) + "\n")
+        arguments.document.write_text(page)
 
 
 if __name__ == "__main__":

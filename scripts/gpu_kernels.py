@@ -10,9 +10,7 @@ them). --write puts the tables into docs/gpu.md. Needs cargo.
 """
 
 import collections
-import csv
 import gzip
-import io
 import json
 import math
 import pathlib
@@ -21,6 +19,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+
+import kernel_features
+from tables import put
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "gpu.md"
@@ -46,15 +47,13 @@ def main():
     if len(sys.argv) < 3:
         sys.exit(__doc__)
     rows = [json.loads(line) for line in gzip.open(ROOT / "scripts" / "gpu_kernels.jsonl.gz", "rt")]
-    tables = {
+    found = {
         "kernels": table_of_kernels([kernel for row in rows for kernel in kernels(row)]),
         "programs": table_of_programs(rows, sys.argv[1], pathlib.Path(sys.argv[2])),
     }
     page = PAGE.read_text()
-    for name, table in tables.items():
-        begin, end = f"<!-- {name} -->\n", "<!-- end -->"
-        before, _, rest = page.partition(begin)
-        page = before + begin + table + "\n" + end + rest.partition(end)[2]
+    for name, table in found.items():
+        page = put(page, f"<!-- {name} -->\n", "<!-- end -->", table + "\n")
         print(table, "\n")
     if "--write" in sys.argv:
         PAGE.write_text(page)
@@ -77,7 +76,7 @@ def kernels(row):
             total[0], total[1] = max(total[0], count), total[1] + nanoseconds * 1e-9
     for name, (count, seconds) in measured.items():
         # Where a call is several kernels, the module says how often it runs.
-        runs = count if name in by_kernel.values() and "custom-call(" not in lines[name] else float(features[name][0]["runs"])
+        runs = float(features[name][0]["runs"]) if "custom-call(" in lines[name] else count
         expected = statistics.mean(float(feature["seconds"]) for feature in features[name])
         yield Kernel(row["program"], group(name, lines[name]), seconds / max(runs, 1), expected, max(runs, 1))
 
@@ -92,9 +91,7 @@ def features_of(module):
     with tempfile.NamedTemporaryFile("w", suffix=".hlo.txt") as file:
         file.write(module)
         file.flush()
-        command = ["cargo", "run", "--release", "--quiet", "--example", "kernel_features", "--", TARGET, file.name, COMPILER]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return list(csv.DictReader(io.StringIO(done.stdout), delimiter="\t"))
+        return kernel_features.rows(TARGET, file.name, COMPILER)
 
 
 def table_of_kernels(found):

@@ -19,6 +19,7 @@ import sys
 import tempfile
 
 import numpy as np
+import tables
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 EXAMPLES = os.path.join(HERE, "..", "examples", "small")
@@ -119,13 +120,9 @@ def compile_header(header, name):
 
 def write(rows, check):
     """Puts the table between its marks, or says whether it is there."""
-    lines = [HEAD, ["---"] * 2 + ["---:"] * (len(HEAD) - 2)]
-    lines += [[f"{cell:,}" if isinstance(cell, int) else cell for cell in row] for row in rows]
-    table = "".join("| " + " | ".join(line) + " |\n" for line in lines)
+    table = tables.markdown(HEAD, ["---"] * 2 + ["---:"] * (len(HEAD) - 2), rows)
     page = open(PAGE).read()
-    start, end = "<!-- table: scripts/small_devices.py -->\n", "<!-- end -->"
-    before, rest = page.split(start)
-    new = before + start + "\n" + table + "\n" + end + rest.split(end)[1]
+    new = tables.put(page, "<!-- table: scripts/small_devices.py -->\n", "<!-- end -->", f"\n{table}\n")
     if check:
         sys.exit(0 if new == page else f"{PAGE} is not what this would write")
     open(PAGE, "w").write(new)

@@ -23,6 +23,7 @@ import tempfile
 
 import make_small_models
 import numpy as np
+import tables
 from small_devices import greedy_by_size, most_at_once
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -293,12 +294,9 @@ int main(void)
 
 
 def write(rows):
-    lines = [HEAD, ["---"] + ["---:"] * (len(HEAD) - 1)]
-    lines += [[f"{cell:,}" if isinstance(cell, int) else cell for cell in row] for row in rows]
-    table = "".join("| " + " | ".join(line) + " |\n" for line in lines)
-    start, end = "<!-- table: scripts/small_models.py -->\n", "<!-- end of models -->"
-    before, rest = open(PAGE).read().split(start)
-    open(PAGE, "w").write(before + start + "\n" + table + "\n" + end + rest.split(end)[1])
+    table = tables.markdown(HEAD, ["---"] + ["---:"] * (len(HEAD) - 1), rows)
+    page = tables.put(open(PAGE).read(), "<!-- table: scripts/small_models.py -->\n", "<!-- end of models -->", f"\n{table}\n")
+    open(PAGE, "w").write(page)
     print(table, end="")
 
 

@@ -29,6 +29,7 @@ os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 import make_small_models
 import numpy as np
 import small_models_tflite
+import tables
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGE = os.path.join(ROOT, "docs", "small_devices.md")
@@ -123,9 +124,8 @@ def main():
                 print(*rows[-1], flush=True)
     text = table(rows)
     if is_written:
-        start, end = "<!-- table: scripts/time_c.py -->\n", "<!-- end of seconds -->"
-        before, rest = open(PAGE).read().split(start)
-        open(PAGE, "w").write(before + start + "\n" + text + "\n" + end + rest.split(end)[1])
+        page = tables.put(open(PAGE).read(), "<!-- table: scripts/time_c.py -->\n", "<!-- end of seconds -->", f"\n{text}\n")
+        open(PAGE, "w").write(page)
     print(text, end="")
 
 
@@ -311,13 +311,10 @@ def mean(ratios):
 
 
 def table(rows):
-    lines = [HEAD, ["---"] + ["---:"] * (len(HEAD) - 1)]
-    for row in rows:
-        row = [f"{cell:,}" if isinstance(cell, int) else cell for cell in row]
-        lines.append([row[0].replace("_", " "), *row[1:], *[""] * (len(HEAD) - len(row))])
     measured = [row for row in rows if len(row) == len(HEAD)]
     ratios = [float(row[3]) for row in measured]
-    text = "".join("| " + " | ".join(line) + " |\n" for line in lines)
+    named = [[row[0].replace("_", " "), *row[1:], *[""] * (len(HEAD) - len(row))] for row in rows]
+    text = tables.markdown(HEAD, ["---"] + ["---:"] * (len(HEAD) - 1), named)
     if ratios:
         text += f"\nGeometric mean of C / XLA over these {len(ratios)} programs: {mean(ratios):.2f}; "
         text += f"the highest is {max(ratios):.2f}.\n"

@@ -31,6 +31,8 @@ import tempfile
 import threading
 import time
 
+from tables import put
+
 PAGE = pathlib.Path(__file__).resolve().parent.parent / "docs" / "gpu.md"
 OPTIONS = {"free": ["--max-slowdown", "0%"], "rewrite": []}
 FIRST = "as_written"
@@ -346,12 +348,8 @@ def write(outs):
     """Writes a table for each file of results into the page, between marks with the file's name."""
     page = PAGE.read_text()
     for out in outs:
-        begin, end = f"<!-- {pathlib.Path(out).name} -->\n", "<!-- end -->"
-        before, _, rest = page.partition(begin)
-        if not rest:
-            sys.exit(f"{PAGE} has no line {begin}")
         rows = [json.loads(line) for line in open(out)]
-        page = before + begin + table(rows) + "\n" + end + rest.partition(end)[2]
+        page = put(page, f"<!-- {pathlib.Path(out).name} -->\n", "<!-- end -->", table(rows) + "\n")
     PAGE.write_text(page)
 
 
