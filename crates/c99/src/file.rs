@@ -14,7 +14,7 @@ use crate::{Program, Sources};
 /// The version of what the header declares.
 const INTERFACE: u32 = 1;
 
-/// Bytes of the stack for what is no array: about twice what the networks of docs/small_devices.md need on a Cortex-M7,
+/// Bytes of the stack for variables and saved registers: about twice what the networks of docs/small_devices.md need on a Cortex-M7,
 /// where kernels of CMSIS-NN take most, and a page on a host, where compilers spill vector registers.
 fn variables(program: &Program<'_>, parts: &Parts) -> u64 {
     match program.target.family {

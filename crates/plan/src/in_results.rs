@@ -86,7 +86,7 @@ struct Host {
     alignment: Alignment,
 }
 
-/// The storages of what is read where a temp is written first.
+/// The storages that are read by the step that writes a temp first.
 fn operands_of(
     storages: &Storages,
     program: &impl Program,

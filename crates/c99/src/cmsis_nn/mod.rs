@@ -205,7 +205,7 @@ fn stored<const N: usize>(of: &Instructions<'_>, id: InstructionId, order: [i64;
     is_so.then(|| order.map(|d| extent(&d)))
 }
 
-/// A call with what a convolution takes.
+/// Adds the arrays and the scale of a convolution to its call.
 fn filtered(
     of: &Instructions<'_>,
     call: Call,

@@ -130,7 +130,7 @@ struct Place {
     channel: Option<usize>,
 }
 
-/// A search for a pattern, and what it found.
+/// A search for a pattern, with the instructions that match its parts.
 pub(super) struct Search<'s, 'm> {
     of: &'s Instructions<'m>,
     /// The extents of the whole result, whose last dimension is that of the channels.

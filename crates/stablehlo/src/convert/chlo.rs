@@ -1,6 +1,6 @@
 //! Functions of CHLO, which JAX leaves in programs.
 //!
-//! HLO has some of them; for the others stands what XLA computes them by (`formulas`).
+//! HLO has some of them; the others become the formulas that XLA computes them by (`formulas`).
 
 use memplan_ir::*;
 
@@ -58,7 +58,7 @@ impl<'p> Converter<'p> {
         Ok(())
     }
 
-    /// What stands for a function of arrays that HLO does not have. `None` where there is no formula.
+    /// Adds the formula of a function that HLO does not have, and returns its result; `None` where there is no formula.
     pub(super) fn formula(
         &mut self,
         operation: &'p Operation,
