@@ -1,25 +1,20 @@
-//! Passes that make a program need less memory: fusion, recomputation, blocks of rows, loop state in place.
+//! Passes that make a program need less memory: fusion, recomputation, parts of the batch, blocks of rows.
 
-mod backing;
 mod bands;
 mod checkpoint;
-mod conditional_in_place;
 mod fusion;
 mod gradients_first;
 mod layers;
 mod loop_residuals;
-mod loop_state;
 mod narrow;
 mod offload;
 mod parts;
 mod pin_layouts;
 mod remat;
 mod row_blocks;
-mod rows;
 
 pub use bands::{BANDS, BandedPart, Bands, BandsReport, Halo};
 pub use checkpoint::{Checkpoint, checkpoint};
-pub use conditional_in_place::CONDITIONAL_IN_PLACE;
 pub use fusion::{
     FUSION, FUSION_OF_UPDATES, Fusion, FusionEdge, FusionOptions, FusionReport, RowTileOptions,
     SiblingOptions, Verdict,
@@ -27,10 +22,6 @@ pub use fusion::{
 pub use gradients_first::GRADIENTS_FIRST;
 pub use layers::{Borders, CHECKPOINT_LAYERS, CheckpointLayers, Saves};
 pub use loop_residuals::{LOOP_RESIDUALS, LoopResiduals, ResidualPair, ResidualsReport};
-pub use loop_state::{
-    FLAT_LOOP_STATE, KeepWithinLoops, LOOP_STATE_IN_PLACE, LoopStateInPlace, UNINITIALIZED_RESULTS,
-    UPDATES_WITHIN_LOOPS, UpdatesWithinLoops,
-};
 pub use narrow::{kept_for_backward, narrow_arguments, narrow_values};
 pub use offload::{OFFLOAD_ROWS, OffloadReport, OffloadRows};
 pub use parts::{PARTS, Parts, PartsReport};

@@ -36,14 +36,16 @@ mod pipeline;
 mod resize;
 
 pub use memplan_lean::{
-    BANDS, BandedPart, Bands, BandsReport, Borders, CHECKPOINT_LAYERS, CONDITIONAL_IN_PLACE, Checkpoint,
-    CheckpointLayers, FLAT_LOOP_STATE, FUSION, FUSION_OF_UPDATES, Fusion, FusionEdge, FusionOptions,
-    FusionReport, GRADIENTS_FIRST, Halo, KeepWithinLoops, LOOP_RESIDUALS, LOOP_STATE_IN_PLACE, LoopResiduals,
-    LoopStateInPlace, LoweredPeak, OFFLOAD_ROWS, OffloadReport, OffloadRows, PARTS, PIN_LAYOUTS, Parts,
-    PartsReport, Products, REMAT, REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS, ROW_BLOCKS, Recomputed, Remat,
-    RematReport, ResidualPair, ResidualsReport, RowBlocks, RowTileOptions, Saves, SiblingOptions, Tie,
-    UNINITIALIZED_RESULTS, UPDATES_WITHIN_LOOPS, UpdatesWithinLoops, Verdict, checkpoint, kept_for_backward,
-    narrow_arguments, narrow_values,
+    BANDS, BandedPart, Bands, BandsReport, Borders, CHECKPOINT_LAYERS, Checkpoint, CheckpointLayers, FUSION,
+    FUSION_OF_UPDATES, Fusion, FusionEdge, FusionOptions, FusionReport, GRADIENTS_FIRST, Halo,
+    LOOP_RESIDUALS, LoopResiduals, LoweredPeak, OFFLOAD_ROWS, OffloadReport, OffloadRows, PARTS, PIN_LAYOUTS,
+    Parts, PartsReport, Products, REMAT, REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS, ROW_BLOCKS, Recomputed,
+    Remat, RematReport, ResidualPair, ResidualsReport, RowBlocks, RowTileOptions, Saves, SiblingOptions, Tie,
+    Verdict, checkpoint, kept_for_backward, narrow_arguments, narrow_values,
+};
+pub use memplan_loop_state::{
+    CONDITIONAL_IN_PLACE, FLAT_LOOP_STATE, KeepWithinLoops, LOOP_STATE_IN_PLACE, LoopStateInPlace,
+    UNINITIALIZED_RESULTS, UPDATES_WITHIN_LOOPS, UpdatesWithinLoops,
 };
 pub use memplan_place::{
     Because, COPY_INSERTION, Conflict, CopyInsertion, CopyReport, DEFAULT_LAYOUTS, DONATION, DYNAMIC_MARKS,

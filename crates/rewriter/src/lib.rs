@@ -63,6 +63,7 @@ mod one_in;
 mod pass;
 mod report;
 mod rewrite;
+pub mod rows;
 mod side_effects;
 mod tidy;
 pub mod unshare;

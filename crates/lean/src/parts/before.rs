@@ -10,7 +10,7 @@ use rustc_hash::FxHashSet;
 
 use super::Parts;
 use super::labels::{Label, Labels};
-use crate::rows::{Rows, is_repetition};
+use memplan_rewriter::rows::{Rows, is_repetition};
 
 /// Times that values are moved before the loop: after each, others may need the whole batch.
 const MAX_ROUNDS: usize = 4;

@@ -21,7 +21,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::labels::{Label, Labels};
-use crate::rows::{Outcome, Rows, Treatment, block_of, carried_type, on_block};
+use memplan_rewriter::rows::{Outcome, Rows, Treatment, block_of, carried_type, on_block};
 
 /// The attribute of the loop that says how many parts there are.
 const ATTRIBUTE: &str = "memplan_parts";
@@ -553,8 +553,8 @@ impl Writer<'_> {
         }
         let Some([_, counter]) = scope.parts else {
             // A loop of a part was asked for these rows, so they are cheaply made of rows of its state.
-            let treatment =
-                crate::rows::by_result(self.module, id, self.labels.n, rows).expect("rows were asked for");
+            let treatment = memplan_rewriter::rows::by_result(self.module, id, self.labels.n, rows)
+                .expect("rows were asked for");
             return self.remake(scope, id, &treatment, rows);
         };
         let whole = self.fetch(scope, id, Label::Whole);

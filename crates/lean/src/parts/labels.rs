@@ -15,7 +15,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::{SmallVec, smallvec};
 
 use super::sums;
-use crate::rows::{Outcome, Rows, Treatment, by_operand, by_result, is_repetition};
+use memplan_rewriter::rows::{Outcome, Rows, Treatment, by_operand, by_result, is_repetition};
 
 /// What parts of the batch are to an array.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

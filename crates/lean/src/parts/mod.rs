@@ -32,7 +32,7 @@ use memplan_analysis::{BatchOfArguments, Dimensions};
 use memplan_ir::{InstructionId, Module, Names};
 use memplan_rewriter::{Context, OneIn, Outcome, Pass, PassError, Report};
 
-use crate::rows::Rows;
+use memplan_rewriter::rows::Rows;
 
 /// The pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use memplan_rewriter::plain_combiner;
 use smallvec::SmallVec;
 
 use super::labels::{Label, Needs, is_zero};
-use crate::rows::{Outcome, Rows, Treatment};
+use memplan_rewriter::rows::{Outcome, Rows, Treatment};
 
 /// The treatment of an instruction that adds up the rows of an operand, beside reductions and products: the gradient of a
 /// convolution's weights, and that of a table that rows were gathered from.

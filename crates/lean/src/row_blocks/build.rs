@@ -18,7 +18,7 @@ use memplan_ir::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::region::{Region, Stage, is_inner_edge};
-use crate::rows::{Outcome, Rows, block_of, carried_type, neutral, on_block};
+use memplan_rewriter::rows::{Outcome, Rows, block_of, carried_type, neutral, on_block};
 
 /// The attribute of a loop over blocks that says how many there are.
 pub(super) const ATTRIBUTE: &str = "memplan_row_blocks";

@@ -10,7 +10,7 @@ use super::RowBlocks;
 use super::build::ATTRIBUTE;
 use super::region::{Region, RegionContext, Stage, is_materialized, region};
 use crate::remat;
-use crate::rows::{Outcome, Rows};
+use memplan_rewriter::rows::{Outcome, Rows};
 
 /// The fewest bytes of an array that it is worth cutting.
 pub(super) fn smallest_worthwhile(

@@ -23,7 +23,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::RowBlocks;
 use crate::remat::is_recomputable;
-use crate::rows::{Outcome, Rows, Treatment, by_operand, by_result, first_array, is_repetition};
+use memplan_rewriter::rows::{Outcome, Rows, Treatment, by_operand, by_result, first_array, is_repetition};
 
 /// Instructions that are computed block by block.
 #[derive(Clone, Debug)]

@@ -14,7 +14,7 @@
 use memplan_ir::{InstructionId, Module};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::rows::{Rows, by_operand};
+use memplan_rewriter::rows::{Rows, by_operand};
 
 /// The number of rows of `id`: the product of its extents in the dimensions that all results computed from it have.
 /// `dependents` are the kernel's instructions in textual order, `all_of` those that must depend on `id`, since a kernel

@@ -18,8 +18,8 @@ use memplan_rewriter::cost::{CostClass, Hero, class_of};
 use memplan_rewriter::loops::{Loop, loops};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::apply::{set_shapes, use_instead};
-use super::find::{Made, made_row_by_row};
+use crate::apply::{set_shapes, use_instead};
+use crate::find::{Made, made_row_by_row};
 
 /// Rewrites what can be, with at most so many operations that a row is computed by.
 pub(super) fn run(module: &mut Module, max_operations: usize) -> bool {

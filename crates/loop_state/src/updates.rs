@@ -26,9 +26,9 @@ use memplan_rewriter::loops::{Loop, loops, scalar};
 use memplan_rewriter::{Context, Outcome, Pass, PassError};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::LoopStateInPlace;
-use super::apply::{add_element, set_shapes};
-use super::find::{Made, made_row_by_row};
+use crate::LoopStateInPlace;
+use crate::apply::{add_element, set_shapes};
+use crate::find::{Made, made_row_by_row};
 
 /// The pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub struct UpdatesWithinLoops {
 
 /// The pass as `rewrite` runs it.
 pub const UPDATES_WITHIN_LOOPS: UpdatesWithinLoops =
-    UpdatesWithinLoops { max_arrays: 128, in_place: super::LOOP_STATE_IN_PLACE };
+    UpdatesWithinLoops { max_arrays: 128, in_place: crate::LOOP_STATE_IN_PLACE };
 
 impl Default for UpdatesWithinLoops {
     fn default() -> UpdatesWithinLoops {

@@ -21,7 +21,7 @@
 use memplan_ir::{Module, Op};
 use memplan_rewriter::{Context, Outcome, Pass, PassError, Pipeline};
 
-use super::{summed, unchanging};
+use crate::{summed, unchanging};
 
 /// The pass.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -6,7 +6,7 @@ use memplan_ir::{
 use memplan_rewriter::loops::Loop;
 use rustc_hash::FxHashMap;
 
-use super::find::Match;
+use crate::find::Match;
 
 /// Lets the array that is read be the one that is written, for each pair. Linear in the computations concerned.
 pub(super) fn apply(module: &mut Module, of: &Loop, matches: &[Match], names: &mut Names) {

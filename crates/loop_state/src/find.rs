@@ -4,8 +4,8 @@ use memplan_analysis::trip_count;
 use memplan_ir::{ArrayShape, Extras, InstructionId, Module, Op, ShapeId, Sharding, Users};
 use memplan_rewriter::loops::Loop;
 
-use super::line::{Line, Lines};
 use crate::backing::{Backing, Backings};
+use crate::line::{Line, Lines};
 
 /// Two elements of a loop's state that one array can be.
 #[derive(Clone, Debug)]

@@ -26,28 +26,12 @@
 //! Left alone: loops with an unknown number of steps, and loops with control dependencies. Requires inlined calls.
 //! *Changed* means that state was joined.
 
-mod accumulate;
-mod apply;
-mod find;
-mod flat;
-mod line;
-mod part_of_row;
-mod summed;
-mod unchanging;
-mod uninitialized;
-mod updates;
-mod within;
-
 use memplan_ir::{Module, Names, Users};
 use memplan_rewriter::loops::loops;
 use memplan_rewriter::{Context, Outcome, Pass, PassError};
 
-pub use flat::FLAT_LOOP_STATE;
-pub use uninitialized::UNINITIALIZED_RESULTS;
-pub use updates::{UPDATES_WITHIN_LOOPS, UpdatesWithinLoops};
-pub use within::KeepWithinLoops;
-
 use crate::backing::Backings;
+use crate::{accumulate, apply, find, part_of_row};
 
 /// The pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

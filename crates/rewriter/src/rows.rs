@@ -12,24 +12,27 @@
 //! ```
 //!
 //! The [`IndexMap`]s of an operation tell which elements a row reads. Operations without maps are left alone, and so
-//! are operations that mix rows: convolutions, sorts and reverses along the rows. `fusion` (may a kernel keep a few
-//! rows at a time?) and `row_blocks` use this.
+//! are operations that mix rows: convolutions, sorts and reverses along the rows. `fusion` asks whether a kernel may keep
+//! a few rows at a time, `row_blocks` and `parts` what a block of rows needs, `keep-within-loops` what a step sums.
 
 use memplan_ir::indexing::{IndexMap, Source, operands_read};
 use memplan_ir::{ArrayShape, BinaryOp, ElementType, InstructionId, Module, Op, Shape};
-use memplan_rewriter::plain_combiner;
 use smallvec::SmallVec;
+
+use crate::plain_combiner;
 
 /// The position of an array's rows: `n` rows in a dimension of `n * unit` elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Rows {
-    pub(crate) dimension: usize,
-    pub(crate) unit: i64,
+pub struct Rows {
+    /// The dimension of the array that the rows are parts of.
+    pub dimension: usize,
+    /// Elements of that dimension in a row.
+    pub unit: i64,
 }
 
 /// The result of an operation on rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub enum Outcome {
     /// The result has rows, too. Those of a tuple are along the same dimension of each element.
     Rows(Rows),
     /// The result is made of all rows by an operation whose order may change.
@@ -38,15 +41,16 @@ pub(crate) enum Outcome {
 
 /// An instruction's result from parts of its operands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Treatment {
-    pub(crate) outcome: Outcome,
+pub struct Treatment {
+    /// What becomes of the rows.
+    pub outcome: Outcome,
     /// For each operand its rows; `None` where each row takes the whole operand.
-    pub(crate) operands: SmallVec<[Option<Rows>; 4]>,
+    pub operands: SmallVec<[Option<Rows>; 4]>,
 }
 
 impl Treatment {
     /// The rows of the result.
-    pub(crate) fn rows(&self) -> Option<Rows> {
+    pub fn rows(&self) -> Option<Rows> {
         match self.outcome {
             Outcome::Rows(rows) => Some(rows),
             Outcome::Sum(_) => None,
@@ -55,14 +59,14 @@ impl Treatment {
 }
 
 /// The operand parts for `n` rows of a result; `None` if rows cannot be computed separately.
-pub(crate) fn by_result(module: &Module, id: InstructionId, n: i64, rows: Rows) -> Option<Treatment> {
+pub fn by_result(module: &Module, id: InstructionId, n: i64, rows: Rows) -> Option<Treatment> {
     let operands = parts_of_operands(module, id, n, rows)?;
     let treatment = Treatment { outcome: Outcome::Rows(rows), operands };
     fits(module, id, n, &treatment).then_some(treatment)
 }
 
 /// The result of `n` rows of operand `number`.
-pub(crate) fn by_operand(
+pub fn by_operand(
     module: &Module,
     id: InstructionId,
     n: i64,
@@ -79,7 +83,7 @@ pub(crate) fn by_operand(
 
 /// An operation on a block of rows, which has `extent` elements where the whole has the rows' dimension. Its shape apart,
 /// that is the operation on the whole but for attributes that repeat extents.
-pub(crate) fn on_block(op: &Op, treatment: &Treatment, extent: i64) -> Op {
+pub fn on_block(op: &Op, treatment: &Treatment, extent: i64) -> Op {
     let mut op = op.clone();
     let Some(rows) = treatment.rows() else { return op };
     match &mut op {
@@ -97,7 +101,7 @@ pub(crate) fn on_block(op: &Op, treatment: &Treatment, extent: i64) -> Op {
 }
 
 /// The shape of a block of rows.
-pub(crate) fn block_of(shape: &Shape, rows: Rows) -> Shape {
+pub fn block_of(shape: &Shape, rows: Rows) -> Shape {
     match shape {
         Shape::Tuple(elements) => {
             Shape::Tuple(elements.iter().map(|element| block_of(element, rows)).collect())
@@ -113,7 +117,7 @@ pub(crate) fn block_of(shape: &Shape, rows: Rows) -> Shape {
 
 /// The neutral integer for a sum over a block, if the sum over all blocks has its own initial value. `None` if the
 /// initial value may be used for each block, since repetition does not matter.
-pub(crate) fn neutral(op: BinaryOp) -> Option<i64> {
+pub fn neutral(op: BinaryOp) -> Option<i64> {
     match op {
         BinaryOp::Add => Some(0),
         BinaryOp::Multiply => Some(1),
@@ -123,7 +127,7 @@ pub(crate) fn neutral(op: BinaryOp) -> Option<i64> {
 
 /// The type in which sums over blocks are carried from block to block: narrow floating-point numbers in `f32`, so that they
 /// are rounded once.
-pub(crate) fn carried_type(op: BinaryOp, element_type: ElementType) -> ElementType {
+pub fn carried_type(op: BinaryOp, element_type: ElementType) -> ElementType {
     match op {
         BinaryOp::Add | BinaryOp::Multiply if element_type.is_floating() && element_type.bits() < 32 => {
             ElementType::F32
@@ -133,12 +137,12 @@ pub(crate) fn carried_type(op: BinaryOp, element_type: ElementType) -> ElementTy
 }
 
 /// Whether an instruction makes a wide array of narrow ones by repeating elements, or of nothing.
-pub(crate) fn is_repetition(op: &Op) -> bool {
+pub fn is_repetition(op: &Op) -> bool {
     matches!(op, Op::Broadcast { .. } | Op::Iota { .. })
 }
 
 /// The array in a shape; the first one of a tuple.
-pub(crate) fn first_array(shape: &Shape) -> Option<&ArrayShape> {
+pub fn first_array(shape: &Shape) -> Option<&ArrayShape> {
     match shape {
         Shape::Tuple(elements) => first_array(elements.first()?),
         Shape::Array(array) => Some(array),

@@ -15,9 +15,9 @@
 use memplan_ir::{ArrayShape, Cursor, Insert, InstructionId, Module, Names, Op, Shape, Users};
 use memplan_rewriter::loops::{Loop, loops, scalar, splat};
 
-use super::apply::set_shapes;
-use super::find::made_row_by_row;
+use crate::apply::set_shapes;
 use crate::backing::Backings;
+use crate::find::made_row_by_row;
 
 /// Elementwise operations on an array that a loop makes.
 struct Accumulation {

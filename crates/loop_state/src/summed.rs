@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Follows all values computed from a stack ([`Cone`]), as long as each of their rows is computed from one row of the
-//! stack ([`crate::rows`]), up to reductions over the rows by a sum, a product, a maximum, a minimum, `and` or `or`. If
+//! stack ([`memplan_rewriter::rows`]), up to reductions over the rows by a sum, a product, a maximum, a minimum, `and` or `or`. If
 //! all paths end in such reductions, each step applies all of that to its rows. Other operands that are read along the
 //! rows are sliced in the loop; operands that are read whole are carried.
 //!
@@ -26,10 +26,10 @@ use memplan_rewriter::cost::{self, CostClass, Hero};
 use memplan_rewriter::loops::{Loop, loops, scalar, splat};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::apply::{add_element, set_shapes, use_instead};
-use super::find::{Made, made_row_by_row};
-use super::within::KeepWithinLoops;
-use crate::rows::{
+use crate::apply::{add_element, set_shapes, use_instead};
+use crate::find::{Made, made_row_by_row};
+use crate::within::KeepWithinLoops;
+use memplan_rewriter::rows::{
     Outcome, Rows, Treatment, block_of, by_operand, by_result, carried_type, is_repetition, neutral, on_block,
 };
 

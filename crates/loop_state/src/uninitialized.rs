@@ -19,7 +19,7 @@ use memplan_ir::{Cursor, Insert, Module, Names, Op, Users};
 use memplan_rewriter::loops::{Loop, loops};
 use memplan_rewriter::{Context, PassError, PassFn};
 
-use super::find::made_row_by_row;
+use crate::find::made_row_by_row;
 
 /// Leaves out what fills arrays that loops overwrite.
 pub const UNINITIALIZED_RESULTS: PassFn = PassFn {

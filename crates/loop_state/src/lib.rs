@@ -1,0 +1,23 @@
+//! Passes that change what loops and conditionals carry: arrays that are updated in place, sums instead of stacks.
+
+mod accumulate;
+mod apply;
+mod backing;
+mod conditional_in_place;
+mod find;
+mod flat;
+mod in_place;
+mod line;
+mod part_of_row;
+mod summed;
+mod unchanging;
+mod uninitialized;
+mod updates;
+mod within;
+
+pub use conditional_in_place::CONDITIONAL_IN_PLACE;
+pub use flat::FLAT_LOOP_STATE;
+pub use in_place::{LOOP_STATE_IN_PLACE, LoopStateInPlace};
+pub use uninitialized::UNINITIALIZED_RESULTS;
+pub use updates::{UPDATES_WITHIN_LOOPS, UpdatesWithinLoops};
+pub use within::KeepWithinLoops;
