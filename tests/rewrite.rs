@@ -54,6 +54,30 @@ fn rewritten_examples() {
     });
 }
 
+/// Of large programs, the search holds three after each rewrite; what a rewrite reaches alone is not lost.
+#[test]
+fn all_rewrites_are_no_worse_than_one() {
+    let compiler = Compiler::find("xla-gpu").unwrap();
+    let target = Target::find(&compiler.target).unwrap();
+    let text = std::fs::read_to_string("examples/mlp_training_step.hlo.txt").unwrap();
+    let with_many_rows = text.replace("[32,", "[1048576,").replace("[32]", "[1048576]");
+    let source = hlo::parse(&with_many_rows).unwrap();
+    let as_if_large = RewriteOptions { held_instructions: 0, is_frontier: true, ..RewriteOptions::default() };
+    let points = |options: &RewriteOptions| {
+        let frontier = rewrite(source.clone(), &compiler, &target, options).unwrap().frontier;
+        frontier.into_iter().map(|found| found.price).collect::<Vec<_>>()
+    };
+    let all = points(&as_if_large);
+    for one in as_if_large.rewrites.clone() {
+        let name = one.name;
+        for point in points(&RewriteOptions { rewrites: vec![one], ..as_if_large.clone() }) {
+            let is_reached =
+                all.iter().any(|found| found.total <= point.total && found.seconds <= point.seconds);
+            assert!(is_reached, "{name} alone reaches {point:?}, all rewrites {all:?}");
+        }
+    }
+}
+
 /// Rewrites, and compares what both compute.
 #[track_caller]
 fn checked(source: &Module, compiler: &Compiler, memory_limit: Option<Bytes>) -> Rewritten {

@@ -203,13 +203,12 @@ pub fn rewrite(
     let search = Search { compiler, machine: &machine, options, spread };
     let before = search.price_as_it_is(module.clone())?;
     let flat = Attempt { module: Arc::new(search.flatten(&module)?), estimated: before, steps: Vec::new() };
-    let mut found = vec![flat];
-    for (i, rewrite) in options.rewrites.iter().enumerate() {
-        found = search.with_and_without(found, rewrite)?;
-        if i + 1 < options.rewrites.len() {
-            found = search.worth_going_on(found);
-        }
+    let mut found = Found { held: vec![flat], set_aside: Vec::new() };
+    for rewrite in &options.rewrites {
+        found.held = search.with_and_without(found.held, rewrite)?;
+        found = search.worth_going_on(found);
     }
+    let mut found = found.all();
     found.extend(search.only_in_order(&found[0])?);
     if options.flags {
         found.extend(search.in_the_order_of_memory(&found)?);
@@ -260,6 +259,23 @@ struct Attempt {
     module: Arc<Module>,
     estimated: Estimated,
     steps: Vec<Step>,
+}
+
+/// The programs found so far.
+struct Found {
+    /// Those that the next rewrite is tried on, the one without any rewrite first.
+    held: Vec<Attempt>,
+    /// Others that may be chosen in the end.
+    set_aside: Vec<Attempt>,
+}
+
+impl Found {
+    /// All programs, the one without any rewrite first.
+    fn all(self) -> Vec<Attempt> {
+        let Found { mut held, set_aside } = self;
+        held.extend(set_aside);
+        held
+    }
 }
 
 /// A step of a rewrite.
@@ -420,12 +436,17 @@ impl Search<'_> {
         held.max(3).min(self.options.width)
     }
 
-    /// The programs that the next rewrite is tried on.
-    fn worth_going_on(&self, found: Vec<Attempt>) -> Vec<Attempt> {
-        let prices: Vec<Estimated> = found.iter().map(|attempt| attempt.estimated).collect();
-        let kept = choice::thin(&prices, self.width(&found[0].module), self.options);
-        let mut found: Vec<Option<Attempt>> = found.into_iter().map(Some).collect();
-        kept.into_iter().filter_map(|i| found[i].take()).collect()
+    /// Chooses the programs that the next rewrite is tried on, and sets aside the others that none beats.
+    fn worth_going_on(&self, found: Found) -> Found {
+        let n = found.held.len();
+        let all = found.all();
+        let prices: Vec<Estimated> = all.iter().map(|attempt| attempt.estimated).collect();
+        let held = choice::thin(&prices[..n], self.width(&all[0].module), self.options);
+        let unbeaten = choice::undominated(&prices);
+        let mut all: Vec<Option<Attempt>> = all.into_iter().map(Some).collect();
+        let mut take = |i: usize| all[i].take();
+        let held = held.into_iter().filter_map(&mut take).collect();
+        Found { held, set_aside: unbeaten.into_iter().filter_map(take).collect() }
     }
 
     /// A program in each form of a rewrite that changes it.

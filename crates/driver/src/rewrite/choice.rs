@@ -54,10 +54,10 @@ fn most_seconds(before: &Estimated, options: &RewriteOptions) -> f64 {
     slowdown.map_or(f64::INFINITY, |share| before.price.seconds * (1.0 + share))
 }
 
-/// The programs to go on with, in order: the first, and of those that none other beats in both bytes and time, the ones
-/// that save most beside their neighbours. In a plot of bytes and time, both by their logarithms, a program covers the
-/// area of all that it beats; one that covers little alone goes first. Programs that are so slow that they will not be
-/// chosen are left out.
+/// The programs to go on with, in order: the first, and of those that none other beats in both bytes and time, the one
+/// that would be chosen now, and the ones that save most beside their neighbours. In a plot of bytes and time, both by
+/// their logarithms, a program covers the area of all that it beats; one that covers little alone goes first. Programs that
+/// are so slow that they will not be chosen are left out.
 pub(super) fn thin(found: &[Estimated], width: usize, options: &RewriteOptions) -> Vec<usize> {
     let fits = |of: &&Estimated| options.memory_limit.is_some_and(|limit| of.high() <= limit);
     let fastest = found.iter().filter(fits).map(|of| of.price.seconds).fold(f64::INFINITY, f64::min);
@@ -66,13 +66,15 @@ pub(super) fn thin(found: &[Estimated], width: usize, options: &RewriteOptions) 
     kept.retain(|&i| found[i].price.seconds <= most_seconds);
     let bytes = |i: usize| (found[i].price.total.0.max(1) as f64).ln();
     let time = |i: usize| found[i].price.seconds.ln();
-    while kept.len() > width.max(2) {
+    let chosen = choose(found, options);
+    while kept.len() > width.max(3) {
         let covered_alone = |&place: &usize| {
             let [smaller, this, larger] = [kept[place - 1], kept[place], kept[place + 1]];
             (bytes(larger) - bytes(this)) * (time(smaller) - time(this))
         };
-        let least = (1..kept.len() - 1).min_by(|a, b| covered_alone(a).total_cmp(&covered_alone(b)));
-        kept.remove(least.expect("there are three or more"));
+        let others = (1..kept.len() - 1).filter(|&place| kept[place] != chosen);
+        let least = others.min_by(|a, b| covered_alone(a).total_cmp(&covered_alone(b)));
+        kept.remove(least.expect("there are four or more"));
     }
     kept.retain(|&i| i != 0);
     kept.insert(0, 0);
