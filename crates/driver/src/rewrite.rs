@@ -244,6 +244,9 @@ const FLAT: &[&dyn Pass] = &[
     &passes::DCE,
 ];
 
+/// Puts a program in order.
+const ORDERED: &[&dyn Pass] = &[&passes::GRADIENTS_FIRST, &passes::COUNTERS_PAST_BARRIERS];
+
 /// The situation to rewrite for.
 struct Search<'a> {
     compiler: &'a Compiler,
@@ -310,8 +313,8 @@ impl Search<'_> {
             return Ok(false);
         }
         let context = Context { target: self.machine };
-        let runs = passes::run(module, &[&passes::GRADIENTS_FIRST], &context, RunOptions::default())?;
-        Ok(runs.iter().any(|run| run.changed))
+        let runs = passes::run(module, ORDERED, &context, RunOptions::default())?;
+        Ok(runs[0].changed)
     }
 
     /// A program in order, and not changed otherwise; none where that changes nothing.

@@ -20,6 +20,8 @@
 //! Then, a value that is added to all rows after the loop is added to each row inside it ([`accumulate`]), and updates
 //! of part of a row become updates of the array ([`part_of_row`]).
 //!
+//! A compiler other than ours may still copy the array in each step; [`rows_first`](crate::rows_first) prevents that.
+//!
 //! Memory is saved if the loop may write where the old array is: in an array that the program made, in a donated
 //! parameter that receives the new array, or in state of the outer loop that becomes the new array.
 //!
@@ -31,6 +33,7 @@ use memplan_rewriter::loops::loops;
 use memplan_rewriter::{Context, Outcome, Pass, PassError};
 
 use crate::backing::Backings;
+use crate::rows_first::read_rows_first;
 use crate::{accumulate, apply, find, part_of_row};
 
 /// The pass.
@@ -40,10 +43,14 @@ pub struct LoopStateInPlace {
     pub max_rounds: usize,
     /// The most operations between a loop and the sum that it takes over: a scale, a decay and a sum are three.
     pub max_operations: usize,
+    /// Whether barriers make sure that rows are read before they are overwritten, for compilers that copy the array
+    /// otherwise.
+    pub has_barriers: bool,
 }
 
 /// The pass with the limits that `compile` uses.
-pub const LOOP_STATE_IN_PLACE: LoopStateInPlace = LoopStateInPlace { max_rounds: 8, max_operations: 8 };
+pub const LOOP_STATE_IN_PLACE: LoopStateInPlace =
+    LoopStateInPlace { max_rounds: 8, max_operations: 8, has_barriers: false };
 
 impl Default for LoopStateInPlace {
     fn default() -> LoopStateInPlace {
@@ -70,6 +77,9 @@ impl Pass for LoopStateInPlace {
                 break;
             }
             changed = true;
+        }
+        if changed && self.has_barriers {
+            read_rows_first(module);
         }
         Ok(changed.into())
     }

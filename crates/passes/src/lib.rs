@@ -44,8 +44,8 @@ pub use memplan_lean::{
     Verdict, checkpoint, kept_for_backward, narrow_arguments, narrow_values,
 };
 pub use memplan_loop_state::{
-    CONDITIONAL_IN_PLACE, FLAT_LOOP_STATE, KeepWithinLoops, LOOP_STATE_IN_PLACE, LoopStateInPlace,
-    UNINITIALIZED_RESULTS, UPDATES_WITHIN_LOOPS, UpdatesWithinLoops,
+    CONDITIONAL_IN_PLACE, COUNTERS_PAST_BARRIERS, FLAT_LOOP_STATE, KeepWithinLoops, LOOP_STATE_IN_PLACE,
+    LoopStateInPlace, UNINITIALIZED_RESULTS, UPDATES_WITHIN_LOOPS, UpdatesWithinLoops,
 };
 pub use memplan_place::{
     Because, COPY_INSERTION, Conflict, CopyInsertion, CopyReport, DEFAULT_LAYOUTS, DONATION, DYNAMIC_MARKS,
@@ -92,6 +92,7 @@ pub const ALL: &[&dyn Pass] = &[
     &CONDITIONAL_SIMPLIFIER,
     &CONSTANT_FOLDING,
     &COPY_INSERTION,
+    &COUNTERS_PAST_BARRIERS,
     &CSE,
     &DCE,
     &DEFAULT_LAYOUTS,

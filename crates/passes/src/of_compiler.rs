@@ -8,14 +8,15 @@ use memplan_xla::{
 use serde::de::DeserializeOwned;
 
 use crate::{
-    ALL, AnyPass, COLLECTIVE_COMBINER, CollectiveCombiner, DOT_MERGER, DOT_STRENGTH_REDUCTION,
-    FLOAT_NORMALIZATION, FOREIGN, GEMM_WORKSPACE, INSTRUCTION_FUSION, LIBRARY_FUSION, Pass, SPLITK_REWRITER,
-    find,
+    ALL, AnyPass, COLLECTIVE_COMBINER, COPY_INSERTION, CollectiveCombiner, CopyInsertion, DOT_MERGER,
+    DOT_STRENGTH_REDUCTION, FLOAT_NORMALIZATION, FOREIGN, GEMM_WORKSPACE, INSTRUCTION_FUSION, LIBRARY_FUSION,
+    Pass, SPLITK_REWRITER, find,
 };
 
 /// The passes with options in such files, each with its parser.
 const WITH_OPTIONS: &[(&dyn Pass, Read)] = &[
     (&COLLECTIVE_COMBINER, read::<CollectiveCombiner>),
+    (&COPY_INSERTION, read::<CopyInsertion>),
     (&DOT_MERGER, read::<DotMerger>),
     (&DOT_STRENGTH_REDUCTION, read::<DotStrengthReduction>),
     (&FLOAT_NORMALIZATION, read::<FloatNormalization>),

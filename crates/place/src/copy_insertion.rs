@@ -36,17 +36,29 @@ use memplan_ir::{ComputationId, Instruction, InstructionId, Module, Names, Op, c
 use memplan_memory::Target;
 use memplan_rewriter::{Context, Outcome, Pass, PassError, Report, call_graph};
 use rustc_hash::{FxHashMap, FxHashSet};
+use serde::Deserialize;
 
 pub(crate) use self::order::sort_topologically;
 pub use self::report::{Because, Conflict, CopyReport, InsertedCopy, MustShare};
 use crate::spell_out::{declare_references, spell_out_tuples};
 
 /// The pass, described at the top of this file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CopyInsertion;
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CopyInsertion {
+    /// Whether control dependencies are added. If not, a value that an instruction reads is copied unless the instruction
+    /// that overwrites it depends on the reader already.
+    pub adds_order: bool,
+}
 
-/// The pass.
-pub const COPY_INSERTION: CopyInsertion = CopyInsertion;
+/// The pass as `compile` runs it.
+pub const COPY_INSERTION: CopyInsertion = CopyInsertion { adds_order: true };
+
+impl Default for CopyInsertion {
+    fn default() -> CopyInsertion {
+        COPY_INSERTION
+    }
+}
 
 /// The name of the pass.
 const NAME: &str = "copy-insertion";
@@ -65,12 +77,17 @@ impl Pass for CopyInsertion {
             return Ok(Outcome::default());
         }
         let mut report = CopyReport::default();
-        let changed = insert_copies(module, context.target, &mut report)?;
+        let changed = insert_copies(module, context.target, *self, &mut report)?;
         Ok(Outcome { changed, report: (!report.copies.is_empty()).then(|| Report::new(report)) })
     }
 }
 
-fn insert_copies(module: &mut Module, target: &Target, report: &mut CopyReport) -> Result<bool, PassError> {
+fn insert_copies(
+    module: &mut Module,
+    target: &Target,
+    options: CopyInsertion,
+    report: &mut CopyReport,
+) -> Result<bool, PassError> {
     let graph = call_graph(module, NAME)?;
     graph.require_flat(module).map_err(|source| PassError::CallGraph { pass: NAME, source })?;
     let (mut changed, mut names) = (false, Names::new(module));
@@ -83,8 +100,15 @@ fn insert_copies(module: &mut Module, target: &Target, report: &mut CopyReport) 
     let in_place = InPlace::new(module);
     let readers = count_readers(module, &graph, &flow);
     let given = given_parameters(module, &flow);
-    let facts =
-        Facts { target, graph: &graph, flow: &flow, in_place: &in_place, readers: &readers, given: &given };
+    let facts = Facts {
+        target,
+        options,
+        graph: &graph,
+        flow: &flow,
+        in_place: &in_place,
+        readers: &readers,
+        given: &given,
+    };
     let mut overwritten = FxHashMap::default();
     for &computation in graph.sequential() {
         let mut separate = Separate::new(module, &mut names, facts, computation, &mut overwritten, report);
@@ -180,6 +204,7 @@ struct Separate<'a> {
     module: &'a mut Module,
     names: &'a mut Names,
     target: &'a Target,
+    options: CopyInsertion,
     graph: &'a CallGraph,
     flow: &'a Dataflow,
     in_place: &'a InPlace,
@@ -215,6 +240,7 @@ struct Separate<'a> {
 #[derive(Clone, Copy)]
 struct Facts<'a> {
     target: &'a Target,
+    options: CopyInsertion,
     graph: &'a CallGraph,
     flow: &'a Dataflow,
     in_place: &'a InPlace,
@@ -226,7 +252,7 @@ impl<'a> Separate<'a> {
     fn new(
         module: &'a mut Module,
         names: &'a mut Names,
-        Facts { target, graph, flow, in_place, readers, given }: Facts<'a>,
+        Facts { target, options, graph, flow, in_place, readers, given }: Facts<'a>,
         computation: ComputationId,
         overwritten: &'a mut Overwritten,
         report: &'a mut CopyReport,
@@ -235,6 +261,7 @@ impl<'a> Separate<'a> {
             module,
             names,
             target,
+            options,
             graph,
             flow,
             in_place,

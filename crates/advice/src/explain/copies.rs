@@ -144,6 +144,9 @@ pub fn why_inserted(copy: &InsertedCopy) -> String {
         Conflict::ComputedElsewhere => "it is not computed here",
         Conflict::ReadWhileOverwritten => "it is read while it is overwritten",
         Conflict::ReadLater { by } => return format!("{sharing}, but `{by}` reads it later"),
+        Conflict::ReadInAnyOrder { by } => {
+            return format!("{sharing}, and nothing says that `{by}` reads it before");
+        }
         Conflict::InTwoPlaces => "it is needed in two places",
         Conflict::Promised => "its buffer is promised to another result",
         Conflict::SearchLimit => "finding an order without a copy took too many steps",
@@ -156,9 +159,10 @@ fn cause(copy: &InsertedCopy) -> CopyCause {
     match &copy.because.conflict {
         Conflict::ReadOnly => CopyCause::KeptByCaller,
         Conflict::Returned | Conflict::InTwoPlaces => CopyCause::TwoPlaces,
-        Conflict::ReadElsewhere | Conflict::ReadWhileOverwritten | Conflict::ReadLater { .. } => {
-            CopyCause::ReadLater
-        }
+        Conflict::ReadElsewhere
+        | Conflict::ReadWhileOverwritten
+        | Conflict::ReadLater { .. }
+        | Conflict::ReadInAnyOrder { .. } => CopyCause::ReadLater,
         Conflict::ComputedElsewhere | Conflict::Promised => CopyCause::Result,
         _ => CopyCause::Unexplained,
     }

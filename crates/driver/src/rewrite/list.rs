@@ -5,8 +5,8 @@ use memplan_memory::{Bytes, Compiler, Target, did_you_mean};
 use memplan_passes as passes;
 use memplan_passes::AnyPass::{self, Static};
 use memplan_passes::{
-    Borders, CheckpointLayers, KeepWithinLoops, LoopResiduals, OffloadRows, OneIn, Parts, Pipeline, Products,
-    Remat, RowBlocks, Saves, Tie,
+    Borders, CheckpointLayers, KeepWithinLoops, LoopResiduals, LoopStateInPlace, OffloadRows, OneIn, Parts,
+    Pipeline, Products, Remat, RowBlocks, Saves, Tie, UpdatesWithinLoops,
 };
 
 use crate::FirstGuess;
@@ -116,10 +116,15 @@ impl Rewrite {
     /// Every rewrite, in the order in which they are tried: rewrites that shorten loop state come first, since
     /// recomputation in loops depends on it.
     pub fn all() -> Vec<Rewrite> {
-        let of_loops =
-            [Static(&passes::WHILE_SIMPLIFIER), Static(&passes::TUPLE_SIMPLIFIER), Static(&passes::DCE)];
+        let of_loops = [
+            Static(&passes::WHILE_SIMPLIFIER),
+            Static(&passes::TUPLE_SIMPLIFIER),
+            Static(&passes::COUNTERS_PAST_BARRIERS),
+            Static(&passes::DCE),
+        ];
         let after_loops = Pipeline::new("clean up loops", "remove leftovers of changed loops", of_loops);
-        let dead_code = Pipeline::new("clean up", "remove dead code", [Static(&passes::DCE)]);
+        let dead_code = [Static(&passes::COUNTERS_PAST_BARRIERS), Static(&passes::DCE)];
+        let dead_code = Pipeline::new("clean up", "remove dead code", dead_code);
         let rewrite = |lever, name, description, ways| Rewrite {
             lever,
             name,
@@ -154,7 +159,7 @@ impl Rewrite {
                     Lever::State,
                     "loop state in place",
                     "a loop overwrites rows that it has read with new rows",
-                    |_| vec![Static(&passes::LOOP_STATE_IN_PLACE)],
+                    |now| in_place(now).map(AnyPass::from).collect(),
                 )
             },
             rewrite(
@@ -237,6 +242,12 @@ fn within_loops(now: &Situation<'_>) -> Vec<AnyPass> {
     if now.is_partitioned { Vec::new() } else { vec![way.into()] }
 }
 
+/// Barriers cost a kernel for each row that is read, and save copies of whole arrays where rows have several readers.
+fn in_place(now: &Situation<'_>) -> impl Iterator<Item = LoopStateInPlace> {
+    let forms = if now.compiler.keeps_barriers { &[false, true][..] } else { &[false] };
+    forms.iter().map(|&has_barriers| LoopStateInPlace { has_barriers, ..passes::LOOP_STATE_IN_PLACE })
+}
+
 /// Only where the compiler lets a loop choose the layout of its state.
 fn pinned(now: &Situation<'_>) -> Vec<AnyPass> {
     let chooses = now.compiler.passes.iter().any(|pass| pass == "loop-state-layouts");
@@ -274,7 +285,8 @@ fn blocks_of_rows(now: &Situation<'_>) -> Vec<AnyPass> {
 
 /// Not for compilers of hosts: XLA's copies the old rows that the same step still reads, and then needs more.
 fn updates_within_loops(now: &Situation<'_>) -> Vec<AnyPass> {
-    if now.compiler.target == "cpu" { Vec::new() } else { vec![Static(&passes::UPDATES_WITHIN_LOOPS)] }
+    let way = |in_place| UpdatesWithinLoops { in_place, ..passes::UPDATES_WITHIN_LOOPS }.into();
+    if now.compiler.target == "cpu" { Vec::new() } else { in_place(now).map(way).collect() }
 }
 
 /// As much as the link carries during the forward half, which is a third of the products, or all, or small arrays, too.

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use memplan_ir::verify;
 use memplan_memory::Target;
-use memplan_passes::{Context, LOOP_STATE_IN_PLACE};
+use memplan_passes::{Context, LOOP_STATE_IN_PLACE, LoopStateInPlace};
 use memplan_testkit::Random;
 
 use crate::equivalence;
@@ -29,8 +29,11 @@ fn random_scans_keep_their_bits() {
         verify(&before).unwrap_or_else(|errors| panic!("seed {seed}: {errors}\n{source}"));
         let after = run_twice(&before, &[&LOOP_STATE_IN_PLACE], &context);
         n_changed += u64::from(memplan_hlo::print(&after) != memplan_hlo::print(&before));
-        let result = std::panic::catch_unwind(|| equivalence::check_bits(&before, &after));
-        assert!(result.is_ok(), "seed {seed}:\n{source}\nbecame\n{}", memplan_hlo::print(&after));
+        let with_barriers = LoopStateInPlace { has_barriers: true, ..LOOP_STATE_IN_PLACE };
+        for after in [after, run_twice(&before, &[&with_barriers], &context)] {
+            let result = std::panic::catch_unwind(|| equivalence::check_bits(&before, &after));
+            assert!(result.is_ok(), "seed {seed}:\n{source}\nbecame\n{}", memplan_hlo::print(&after));
+        }
     }
     assert!(n_changed * 3 > n_programs, "only {n_changed} of {n_programs} programs are changed");
 }

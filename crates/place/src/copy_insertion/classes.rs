@@ -52,6 +52,9 @@ impl Separate<'_> {
             return Err(Conflict::ReadWhileOverwritten);
         }
         self.later_reader(writer, &touched_by)?;
+        if updater.is_some() && !self.options.adds_order {
+            self.unordered_reader(writer, &touched_by)?;
+        }
         for node in touched_by {
             if node != writer {
                 self.add_order(node, writer);

@@ -47,6 +47,41 @@ impl Separate<'_> {
         Ok(())
     }
 
+    /// The conflict if nothing says that one of `sources`, other than `to` itself, runs before `to`.
+    pub(super) fn unordered_reader(&mut self, to: Node, sources: &[Node]) -> Result<(), Conflict> {
+        self.stamp += 2;
+        let (source, seen) = (self.stamp, self.stamp + 1);
+        let (mut first, mut missing) = (usize::MAX, 0);
+        for &node in sources.iter().filter(|&&node| node != to) {
+            missing += usize::from(self.nodes[node].visited != source);
+            self.nodes[node].visited = source;
+            first = first.min(self.nodes[node].place);
+        }
+        let mut stack = vec![to];
+        self.nodes[to].visited = seen;
+        while let Some(node) = stack.pop().filter(|_| missing > 0) {
+            let instruction = &self.module.instructions[self.nodes[node].id];
+            let before = instruction.operands.iter().chain(&instruction.control_predecessors);
+            self.steps += instruction.operands.len() + instruction.control_predecessors.len();
+            if self.steps > MAX_SEARCH_STEPS {
+                return Err(Conflict::SearchLimit);
+            }
+            for before in before {
+                let before = self.node_of[before];
+                let visited = std::mem::replace(&mut self.nodes[before].visited, seen);
+                missing -= usize::from(visited == source);
+                if visited != seen && self.nodes[before].place >= first {
+                    stack.push(before);
+                }
+            }
+        }
+        let unordered = sources.iter().find(|&&node| self.nodes[node].visited == source);
+        match unordered {
+            Some(&node) => Err(Conflict::ReadInAnyOrder { by: self.name(self.nodes[node].id) }),
+            None => Ok(()),
+        }
+    }
+
     pub(super) fn add_order(&mut self, before: Node, after: Node) {
         let (first, second) = (self.nodes[before].id, self.nodes[after].id);
         let instruction = &self.module.instructions[second];

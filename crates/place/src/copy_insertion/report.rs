@@ -97,6 +97,11 @@ pub enum Conflict {
         /// Name of a reader.
         by: Box<str>,
     },
+    /// Nothing says that the older one is read before it would be overwritten, and the compiler does not say so itself.
+    ReadInAnyOrder {
+        /// Name of a reader.
+        by: Box<str>,
+    },
     /// The same value would have to be in two buffers: it is in several results, operands, or elements of a loop's state.
     InTwoPlaces,
     /// The caller of the computation has promised the buffer to another result.

@@ -1,0 +1,94 @@
+//! Has a loop read the rows of an array before it overwrites them, whatever order a compiler chooses.
+//!
+//! ```text
+//!   row = dynamic-slice(array, i, 0)                  row = dynamic-slice(array, i, 0)
+//!                                                     both = opt-barrier(tuple(row, array))
+//!   use = f(row)                                =>    use = f(get-tuple-element(both), index=0)
+//!   n = dynamic-update-slice(array, g, i, 0)          n = dynamic-update-slice(get-tuple-element(both), index=1, g, i, 0)
+//! ```
+//!
+//! XLA decides which arrays to copy before it decides on an order, and fuses the read into each kernel that uses the row.
+//! A kernel that the update does not depend on may then run after it, for all that XLA knows, so it copies the whole array
+//! in each step.
+
+use memplan_ir::{Cursor, Insert, InstructionId, Module, Names, Op, Users};
+use memplan_rewriter::loops::{Loop, loops};
+
+/// Puts barriers into all loops that read rows of an array and write rows of it.
+pub(super) fn read_rows_first(module: &mut Module) {
+    let users = Users::new(module);
+    let mut names = Names::new(module);
+    let loops = loops(module, &users);
+    let found: Vec<_> = loops.iter().flat_map(|of| find(module, &users, of)).collect();
+    for overwritten in found {
+        overwritten.put_barriers(module, &mut names);
+    }
+}
+
+/// An array of a loop's state of which each step reads rows and writes rows.
+struct Overwritten {
+    /// Reads of rows, as they are listed.
+    rows: Vec<InstructionId>,
+    /// The array as the step begins.
+    array: InstructionId,
+    /// The first update.
+    update: InstructionId,
+}
+
+/// Linear in the body, but for chains of updates.
+fn find(module: &Module, users: &Users, of: &Loop) -> Vec<Overwritten> {
+    let next = &module.instructions[of.next].operands;
+    (0..).zip(next).filter_map(|(element, &last)| overwritten(module, users, of, element, last)).collect()
+}
+
+fn overwritten(
+    module: &Module,
+    users: &Users,
+    of: &Loop,
+    element: u32,
+    last: InstructionId,
+) -> Option<Overwritten> {
+    let sites = of.taken.get(&element)?;
+    let operation = |id: InstructionId| &module.instructions[id];
+    let mut update = last;
+    loop {
+        let base =
+            matches!(operation(update).op, Op::DynamicUpdateSlice).then(|| operation(update).operands[0])?;
+        if sites.contains(&base) {
+            break;
+        }
+        update = base;
+    }
+    let readers = || sites.iter().flat_map(|&site| users.of(site)).copied().filter(|&user| user != update);
+    let is_row = |&id: &InstructionId| {
+        matches!(operation(id).op, Op::DynamicSlice { .. }) && sites.contains(&operation(id).operands[0])
+    };
+    let are_rows = readers().all(|reader| is_row(&reader));
+    let body = &module.computations[of.body].instructions;
+    let rows: Vec<_> = body.iter().copied().filter(is_row).collect();
+    let array = operation(update).operands[0];
+    (are_rows && !rows.is_empty()).then_some(Overwritten { rows, array, update })
+}
+
+impl Overwritten {
+    fn put_barriers(self, module: &mut Module, names: &mut Names) {
+        let Overwritten { rows, mut array, update } = self;
+        let body = module.instructions[update].parent;
+        for row in rows {
+            let mut at = Cursor::after(module, names, row).with_metadata_of(row);
+            let both = at.tuple([row, array]);
+            let barrier = at.named("rows_first").insert(Op::OptimizationBarrier, [both]);
+            let read = at.get_tuple_element(barrier, 0);
+            array = at.get_tuple_element(barrier, 1);
+            for id in module.computations[body].instructions.clone() {
+                let operands = &mut module.instructions[id].operands;
+                operands
+                    .iter_mut()
+                    .filter(|operand| **operand == row && id != both)
+                    .for_each(|it| *it = read);
+            }
+        }
+        module.instructions[update].operands[0] = array;
+        module.put_operands_first(body);
+    }
+}
