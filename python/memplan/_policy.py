@@ -32,6 +32,9 @@ _LIBRARIES = ("jax", "jaxlib", "flax", "equinox", "haiku", "optax", "keras", "ja
 #: Loops and functions that make less than this share of all bytes are not worth a checkpoint.
 _LEAST_SHARE = 0.05
 
+#: Less than this is not sent to the host in each step of a loop: a transfer takes some 10 µs to start.
+_LEAST_ON_HOST = 128 << 10
+
 #: How many loops and functions, and how many statements of one, are tried.
 _MOST_SITES, _MOST_NAMES = 6, 12
 
@@ -59,6 +62,10 @@ class Value(NamedTuple):
     line: int
 
 
+class State(Value):
+    """What the body of a loop gives a name to in its parameters: the state that each step begins with."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
     """One ``jax.checkpoint``: where it is, and what it saves."""
@@ -67,16 +74,22 @@ class Checkpoint:
     #: ``nothing``, ``dots``, ``weights`` (dots without batch dimensions), or ``names``.
     saves: str
     names: tuple[Value, ...] = ()
+    #: Values with names that wait in the host's memory.
+    on_host: tuple[Value, ...] = ()
 
     @property
     def expression(self) -> str:
         """The policy, as Python."""
         policies = "jax.checkpoint_policies"
-        quoted = ", ".join(f'"{value.name}"' for value in self.names)
+        saved, on_host = (", ".join(f'"{v.name}"' for v in values) for values in (self.names, self.on_host))
         if self.saves != "names":
             name = {"nothing": "nothing", "dots": "dots", "weights": "dots_with_no_batch_dims"}[self.saves]
             return f"{policies}.{name}_saveable"
-        return f"{policies}.save_only_these_names({quoted})"
+        if not self.on_host:
+            return f"{policies}.save_only_these_names({saved})"
+        names = f"names_which_can_be_saved=[{saved}], names_which_can_be_offloaded=[{on_host}]"
+        places = 'offload_src="device", offload_dst="pinned_host"'
+        return f"{policies}.save_and_offload_only_these_names({names}, {places})"
 
     @property
     def policy(self) -> Callable[..., Any]:
@@ -89,8 +102,13 @@ class Checkpoint:
     def __str__(self) -> str:
         what = {"nothing": "nothing", "dots": "products", "weights": "products with weights"}.get(self.saves)
         if what is None:
-            what = ", ".join(f"`{v.name}` ({os.path.basename(v.file)}:{v.line})" for v in self.names)
+            saved, on_host = (", ".join(map(_quoted, values)) for values in (self.names, self.on_host))
+            what = " and ".join([saved] * bool(saved) + [f"{on_host} in the host's memory"] * bool(on_host))
         return f"{self.site}, saving {what}"
+
+
+def _quoted(value: Value) -> str:
+    return f"`{value.name}` ({os.path.basename(value.file)}:{value.line})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +118,8 @@ class Trial:
     checkpoints: tuple[Checkpoint, ...]
     bytes: int
     seconds: float
+    #: Bytes in the host's memory.
+    host: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +139,8 @@ class Policy:
     notes: tuple[str, ...]
     #: How each site is written in the framework of the program.
     wrapped_by: tuple[str, ...]
+    #: Bytes that wait in the host's memory, by the policy.
+    host: int = 0
 
     def apply(self, fun: Callable[..., Any]) -> Callable[..., Any]:
         """The function with the checkpoints, without changing it: to be wrapped in ``jax.jit`` or ``memplan.jit``."""
@@ -159,15 +181,20 @@ class Policy:
             lines += ["no checkpoint makes it smaller: this program has no policy"]
         else:
             change = self.after.seconds / self.before.seconds - 1 if self.before.seconds else 0.0
-            lines += [f"by policy    {cost(self.after)} ({change:+.0%})"]
+            host = f", and {readable(self.host)} in the host's memory" if self.host else ""
+            lines += [f"by policy    {cost(self.after)} ({change:+.0%}){host}"]
         for i, (checkpoint, how) in enumerate(zip(self.checkpoints, self.wrapped_by, strict=True), 1):
             lines += ["", f"{i}. a checkpoint around {checkpoint}", f"       {how}"]
-            for value in checkpoint.names:
+            for value in (*checkpoint.names, *checkpoint.on_host):
                 text = linecache.getline(value.file, value.line).strip()
                 place = f"{os.path.basename(value.file)}:{value.line}"
-                lines += [f'   name what {place} computes "{value.name}":', f"       {text}"]
-                if text.startswith(f"{value.name} ="):
-                    lines += [f'       {value.name} = checkpoint_name({value.name}, "{value.name}")']
+                named = f'{value.name} = checkpoint_name({value.name}, "{value.name}")'
+                if isinstance(value, State):
+                    lines += [f'   name what each step begins with "{value.name}", at {place}:', f"       {text}"]
+                    lines += [f"           {named}"] * text.startswith("def ")
+                else:
+                    lines += [f'   name what {place} computes "{value.name}":', f"       {text}"]
+                    lines += [f"       {named}"] * text.startswith(f"{value.name} =")
         return "\n".join([*lines, *(f"\n{note}" for note in self.notes)])
 
     def __repr__(self) -> str:
@@ -175,12 +202,18 @@ class Policy:
 
 
 def _plain(checkpoint: Checkpoint) -> tuple[Any, ...]:
-    return tuple(checkpoint.site), checkpoint.saves, [tuple(value) for value in checkpoint.names]
+    """A checkpoint as Python can write it: of each value, whether it is the state of a loop as well."""
+    names, on_host = ([(*v, isinstance(v, State)) for v in vs] for vs in (checkpoint.names, checkpoint.on_host))
+    return (tuple(checkpoint.site), checkpoint.saves, names, on_host)
 
 
 def checkpoints(plain: Sequence[tuple[Any, ...]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A decorator that carries out what ``Policy.to_python`` wrote."""
-    made = tuple(Checkpoint(Site(*site), saves, tuple(Value(*v) for v in names)) for site, saves, names in plain)
+
+    def values(said: Sequence[tuple[Any, ...]]) -> tuple[Value, ...]:
+        return tuple(State(*v[:3]) if v[3:] == (True,) else Value(*v[:3]) for v in said)
+
+    made = tuple(Checkpoint(Site(*site), saves, *map(values, named)) for site, saves, *named in plain)
     return Policy(made, Price(0, 0.0), Price(0, 0.0), "", "", (), (), ("",) * len(made)).apply
 
 
@@ -211,18 +244,20 @@ def policy(
     compiler = compiler_for(machine)
     jit = using or jax.jit
 
-    def price(run: _Run) -> Price:
+    def price(run: _Run) -> tuple[int, float, int]:
         applied = Policy(run.checkpoints, *_NOTHING).apply(fun) if run.checkpoints else _observed(fun, run)
         jitted: Any = jit(applied, **(jit_options or {}))
         planned = _memplan.estimate(read(jitted, *args, target=machine, **kwargs), compiler, machine)
         totals = planned.totals
-        return Price(totals["total"] - totals["constants"], planned.seconds or 0.0)
+        host = sum(total for space, _, _, total in planned.spaces if space == _HOST)
+        return totals["total"] - totals["constants"], planned.seconds or 0.0, host
 
     seen = _Run(())
-    before = price(seen)
+    before = Price(*price(seen)[:2])
     if not seen.losses:
         raise InputError("nothing is differentiated in this program by jax.grad, jax.value_and_grad or jax.vjp")
-    search = _Search(before, price, limit, 0.1 if max_slowdown is None and limit is None else max_slowdown)
+    slowdown = 0.1 if max_slowdown is None and limit is None else max_slowdown
+    search = _Search(before, price, limit, slowdown, has_host=not compiler.startswith("xla-cpu"))
     found = search.best_of(seen)
     return Policy(
         found.checkpoints,
@@ -233,8 +268,12 @@ def policy(
         tuple(search.tried),
         tuple(_notes(seen, price, before)),
         tuple(_how(checkpoint, seen) for checkpoint in found.checkpoints),
+        found.host,
     )
 
+
+#: The number of the host's memory among a machine's.
+_HOST = 5
 
 _NOTHING: Any = (Price(0, 0.0), Price(0, 0.0), "", "", (), (), ())
 
@@ -252,11 +291,17 @@ class _Search:
     """Tries checkpoints, alone and together."""
 
     def __init__(
-        self, before: Price, price: Callable[[_Run], Price], limit: int | None, max_slowdown: float | None
+        self,
+        before: Price,
+        price: Callable[[_Run], tuple[int, float, int]],
+        limit: int | None,
+        max_slowdown: float | None,
+        has_host: bool,
     ) -> None:
         self.before = before
         self.price = price
         self.limit = limit
+        self.has_host = has_host
         self.most_seconds = float("inf") if max_slowdown is None else before.seconds * (1 + max_slowdown)
         self.tried: list[Trial] = []
         self._known: dict[tuple[Checkpoint, ...], Trial] = {(): Trial((), *before)}
@@ -270,7 +315,8 @@ class _Search:
             site = trial.checkpoints[0].site
             if all(seen.are_apart(site, checkpoint.site) for checkpoint in best.checkpoints):
                 best = min(best, self._try((*best.checkpoints, *trial.checkpoints)), key=self._rank)
-        return self._with_names(best, seen)
+        best = self._with_names(best, seen)
+        return self._on_host(best, seen) if self.has_host else best
 
     def _ready(self, site: Site) -> list[Trial]:
         """A site by policies that need no names, those that save more as long as that which saves nothing helps."""
@@ -282,8 +328,7 @@ class _Search:
     def _with_names(self, best: Trial, seen: _Run) -> Trial:
         """A checkpoint that saves nothing takes most time, and least memory: it saves as many values as it must to be
         fast enough, or as may be under the limit, those first that take most time for their bytes."""
-        starts = [trial for trial in self._known.values() if {c.saves for c in trial.checkpoints} == {"nothing"}]
-        for start in sorted(starts, key=lambda trial: trial.bytes)[:2]:
+        for start in self._fewest_saved():
             for i, checkpoint in enumerate(start.checkpoints):
                 values = seen.values(checkpoint.site)[:_MOST_NAMES]
                 counts = range(len(values) + 1)
@@ -302,6 +347,25 @@ class _Search:
                 bisect.bisect_left(counts, True, key=has_enough)
         return min([best, *self._known.values()], key=self._rank)
 
+    def _on_host(self, best: Trial, seen: _Run) -> Trial:
+        """The state of loops, of which a checkpoint keeps every step, and what has names, in the host's memory."""
+        for start in [best, *self._fewest_saved()]:
+            for i, checkpoint in enumerate(start.checkpoints):
+                state = seen.state(checkpoint.site)
+                if checkpoint.saves not in ("nothing", "names") or not state or checkpoint.on_host:
+                    continue
+                others = start.checkpoints[:i], start.checkpoints[i + 1 :]
+                for saved in {checkpoint.names, ()}:
+                    on_host = (*state, *(value for value in checkpoint.names if value not in saved))
+                    moved = dataclasses.replace(checkpoint, saves="names", names=saved, on_host=on_host)
+                    self._try((*others[0], moved, *others[1]))
+        return min([best, *self._known.values()], key=self._rank)
+
+    def _fewest_saved(self) -> list[Trial]:
+        """The two smallest programs whose checkpoints save nothing."""
+        starts = [trial for trial in self._known.values() if {c.saves for c in trial.checkpoints} == {"nothing"}]
+        return sorted(starts, key=lambda trial: trial.bytes)[:2]
+
     def _try(self, made: tuple[Checkpoint, ...]) -> Trial:
         if made not in self._known:
             trial = Trial(made, *self.price(_Run(made)))
@@ -311,7 +375,7 @@ class _Search:
 
     def _rank(self, trial: Trial) -> tuple[Any, ...]:
         """The better of two programs has the lower one; of two that are as good, the one with less to write."""
-        least = (len(trial.checkpoints), sum(len(c.names) for c in trial.checkpoints))
+        least = (len(trial.checkpoints), sum(len(c.names) + len(c.on_host) for c in trial.checkpoints))
         if self.limit is not None:
             excess = max(0, trial.bytes - self.limit)
             return (excess, trial.seconds > self.most_seconds, trial.seconds, trial.bytes, least)
@@ -482,7 +546,7 @@ class _Run:
             return part.run(*inputs)
         body = equation.params["jaxpr"]
         loop = next((c for c in self.checkpoints if c.site == _site_of_loop(equation)), None)
-        changed = self._body(body, loop)
+        changed = self._body(body, loop, _places_of_state(equation))
         if changed is body:
             return part.run(*inputs)
         new = equation.replace(params={**equation.params, "jaxpr": changed})
@@ -498,9 +562,11 @@ class _Run:
         found = dict(zip(equation.outvars, self._evaluate(jaxpr, (), args), strict=True))
         return [found[variable] for variable in part.outputs]
 
-    def _body(self, body: Any, loop: Checkpoint | None) -> Any:
-        """The body of a loop or of a jitted function with its checkpoints; itself if there are none."""
+    def _body(self, body: Any, loop: Checkpoint | None, state_of: range) -> Any:
+        """The body of a loop or of a jitted function with its checkpoints; itself if there are none. Some of the
+        parameters of a loop are its state."""
         import jax
+        from jax.ad_checkpoint import checkpoint_name
 
         if loop is None and not self._has_any(body.jaxpr):
             return body
@@ -513,6 +579,9 @@ class _Run:
 
             def whole(*args: Any) -> list[Any]:
                 values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*body.consts, *args], strict=True))
+                state = [v for v in loop.on_host if isinstance(v, State)]
+                for i in state_of if state else ():
+                    values[jaxpr.invars[i]] = checkpoint_name(args[i], state[0].name)
                 made = part.with_names(_statements(part.equations, loop))(*(values[v] for v in part.inputs))
                 values.update(zip(part.outputs, made, strict=True))
                 return [values[v] if not hasattr(v, "val") else v.val for v in jaxpr.outvars]
@@ -571,13 +640,19 @@ class _Run:
         useful = [value for value, (work, size) in scores.items() if work > 0 and size > 0]
         return sorted(useful, key=lambda v: (-scores[v][0] / scores[v][1], v.line))
 
+    def state(self, site: Site) -> tuple[State, ...]:
+        """The state that the loop at a site begins each step with, by the name that its body gives to it."""
+        for closed in self.losses:
+            for equation, _ in _equations(closed.jaxpr):
+                if equation.primitive.name == "scan" and _site_of_loop(equation) == site:
+                    return _state_of_loop(equation)
+        return ()
+
 
 class _Part:
     """Some equations of a program as a function."""
 
-    def __init__(
-        self, equations: Sequence[Any], read_later: set[Any], inputs: Any = None, outputs: Any = None
-    ) -> None:
+    def __init__(self, equations: Sequence[Any], read_later: set[Any], inputs: Any = None, outputs: Any = None) -> None:
         from jax.extend.core import Literal
 
         self.equations = list(equations)
@@ -706,6 +781,31 @@ def _site_of_loop(equation: Any) -> Site | None:
     return Site("loop", around[0].function, around[0].file, around[0].line)
 
 
+def _places_of_state(equation: Any) -> range:
+    """Which parameters of its body are the state of a loop: behind those that are equal in each step, and before those
+    that are rows of arrays. Versions of JAX have other names for how many there are."""
+    body = equation.params["jaxpr"].jaxpr
+    is_whole = [outer.aval.shape == own.aval.shape for outer, own in zip(equation.invars, body.invars, strict=True)]
+    of_state = [outer.aval.shape == own.aval.shape for outer, own in zip(equation.outvars, body.outvars, strict=True)]
+    return range(sum(is_whole) - sum(of_state), sum(is_whole))
+
+
+def _state_of_loop(equation: Any) -> tuple[State, ...]:
+    """The first parameter of the function that a loop runs, where there is enough state to send away."""
+    around = _frames(equation)
+    state = [equation.params["jaxpr"].jaxpr.invars[i].aval for i in _places_of_state(equation)]
+    if sum(map(_size, state)) < _LEAST_ON_HOST:
+        return ()
+    for inner in equation.params["jaxpr"].jaxpr.eqns:
+        inside = [frame for frame in _frames(inner) if frame not in around]
+        if inside:
+            body = inside[-1]
+            line, parameters = _parameters(body.file).get(body.first_line, (0, ()))
+            own = [name for name in parameters if name != "self"]
+            return (State(own[0], body.file, line),) if own else ()
+    return ()
+
+
 def _parts_of(jaxpr: Any, site: Site) -> Iterator[list[Any]]:
     """The equations of each loop or function at a site; calls of one function after another are one list."""
     own = [e for e in jaxpr.eqns if site in {Site("function", f.function, f.file, f.first_line) for f in _frames(e)}]
@@ -740,10 +840,11 @@ def _named_values(equations: Sequence[Any], site: Site) -> Iterator[tuple[Value,
 
 def _statements(equations: Sequence[Any], checkpoint: Checkpoint) -> dict[Any, str]:
     """The variables that have the names of a checkpoint."""
-    if not checkpoint.names:
+    if not checkpoint.names and not checkpoint.on_host:
         return {}
+    wanted = {*checkpoint.names, *checkpoint.on_host}
     named = _named_values(equations, checkpoint.site)
-    return {out: value.name for value, outputs, _ in named if value in checkpoint.names for out in outputs}
+    return {out: value.name for value, outputs, _ in named if value in wanted for out in outputs}
 
 
 def _value_of(equation: Any, site: Site) -> Value | None:
@@ -758,14 +859,31 @@ def _value_of(equation: Any, site: Site) -> Value | None:
 
 
 @functools.cache
+def _parameters(file: str) -> dict[int, tuple[int, tuple[str, ...]]]:
+    """Of each line of a file where one function begins, with its decorators, the line of the function and the names of
+    its parameters."""
+    found: dict[int, list[tuple[int, tuple[str, ...]]]] = {}
+    for node in ast.walk(_parsed(file)):
+        if isinstance(node, (ast.FunctionDef, ast.Lambda)):
+            first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))])
+            names = tuple(one.arg for one in node.args.posonlyargs + node.args.args)
+            found.setdefault(first, []).append((node.lineno, names))
+    return {line: functions[0] for line, functions in found.items() if len(functions) == 1}
+
+
+def _parsed(file: str) -> ast.Module:
+    """The source of a file; of one that is no Python, nothing."""
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return ast.Module([], [])
+
+
+@functools.cache
 def _assignments(file: str) -> dict[int, tuple[str, int]]:
     """Of each line of a file that is in an assignment to one name, that name and the first line."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:
-        return {}
     found = {}
-    for node in ast.walk(tree):
+    for node in ast.walk(_parsed(file)):
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
                 found[line] = (node.targets[0].id, node.lineno)
@@ -796,15 +914,15 @@ def _work(equation: Any) -> float:
     return 0.0
 
 
-def _notes(seen: _Run, price: Callable[[_Run], Price], before: Price) -> Iterator[str]:
+def _notes(seen: _Run, price: Callable[[_Run], tuple[int, float, int]], before: Price) -> Iterator[str]:
     """What the checkpoints do that the program has already."""
     own = [e for closed in seen.losses for e, _ in _equations(closed.jaxpr) if _is_checkpoint(e)]
     direct = [e for closed in seen.losses for e in closed.jaxpr.eqns if _is_checkpoint(e)]
     for i, equation in enumerate(direct[:_MOST_SITES]):
         run = _Run(())
         run.without_own = i
-        without = price(run)
-        if abs(without.bytes - before.bytes) <= before.bytes // 1000:
+        without = price(run)[0]
+        if abs(without - before.bytes) <= before.bytes // 1000:
             yield f"{_place(equation)}: this policy has no effect: without it the program needs as much"
     for equation in own:
         saveable = equation.params.get("policy")

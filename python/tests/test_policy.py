@@ -73,6 +73,22 @@ def test_a_loop_is_one_checkpoint_around_its_body() -> None:
     assert "jax.lax.scan(jax.checkpoint(layer, prevent_cse=False, policy=" in str(found)
 
 
+def test_the_state_of_a_loop_waits_on_the_host() -> None:
+    args = layer_weights(64, 6), weights(5, 8, 256, 64)
+    found = memplan.policy(sgd(scanned), *args, target="gpu-h100", max_slowdown=2)
+    (checkpoint,) = found.checkpoints
+    assert [value.name for value in checkpoint.on_host] == ["x"] and found.host == 6 * 8 * 256 * 64 * 4
+    kept = [trial.bytes for trial in found.tried if trial.checkpoints[0].saves == "nothing"]
+    assert found.after.bytes < min(kept) and "and 3.00 MiB in the host's memory" in str(found)
+    assert all(trial.host == 0 for trial in memplan.policy(sgd(scanned), *args, target="cpu").tried)
+    # As a file, and on a device without a host of its own.
+    namespace: dict[str, Any] = {}
+    exec(found.to_python(), namespace)
+    applied = [memplan.read(jax.jit(f(sgd(scanned))), *args) for f in (namespace["apply"], found.apply)]
+    assert applied[0].fingerprint() == applied[1].fingerprint()
+    carried_out(found, sgd(scanned), args)
+
+
 def flat(case: Any) -> tuple[Any, ...]:
     step, args = case
     return step, *args
