@@ -104,6 +104,42 @@ def linen(says: Any) -> Any:
 
 
 @framework
+def maxtext_like(says: Any) -> Any:
+    """A decoder as MaxText writes it: `nn.scan` over `nn.remat`, whose policy saves what has MaxText's names."""
+    import flax.linen as nn
+    from jax.ad_checkpoint import checkpoint_name
+
+    names = ("query_proj", "key_proj", "value_proj", "out_proj", "mlpwi_0", "mlpwi_1")
+
+    class DecoderLayer(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any, _: Any) -> Any:
+            def dense(name: str, width: int, y: Any) -> Any:
+                return checkpoint_name(nn.Dense(width, use_bias=False, name=name)(y), name)
+
+            y = nn.RMSNorm()(x)
+            q, k, v = (dense(name, WIDTH, y).reshape(-1, 64, WIDTH) for name in names[:3])
+            mixed = jnp.einsum("bts,bsd->btd", nn.softmax(jnp.einsum("btd,bsd->bts", q, k) / WIDTH**0.5), v)
+            x = x + dense("out_proj", WIDTH, mixed.reshape(x.shape))
+            y = nn.RMSNorm()(x)
+            return x + dense(
+                "mlpwo", WIDTH, nn.silu(dense("mlpwi_0", 4 * WIDTH, y)) * dense("mlpwi_1", 4 * WIDTH, y)
+            ), None
+
+    class Decoder(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            policy = jax.checkpoint_policies.save_only_these_names(*names)
+            layer = nn.remat(DecoderLayer, prevent_cse=False, policy=policy)
+            layers = nn.scan(layer, variable_axes={"params": 0}, split_rngs={"params": True}, length=LAYERS)
+            return layers()(x, None)[0]
+
+    network = Decoder()
+    step = pure(lambda params, x: jnp.mean(network.apply(params, x) ** 2), says)
+    return step, (network.init(jax.random.key(0), X), X), jax.jit, {"donate_argnums": 0}, lambda results: results[1]
+
+
+@framework
 def nnx(says: Any) -> Any:
     import optax
     from flax import nnx
