@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import operator
 import sys
@@ -59,6 +60,7 @@ def compiler_for(target: str) -> str:
     return with_version(compiler)
 
 
+@functools.cache
 def with_version(compiler: str) -> str:
     """A compiler of the jaxlib that is installed, or of the nearest version that memplan knows; else the newest."""
     try:

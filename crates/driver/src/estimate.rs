@@ -4,7 +4,7 @@
 //! rules, which are data ([`Compiler`]). The result is not a plan to run, but the bytes of one.
 
 use crate::fast_memory::assign_fast_memory;
-use crate::latency_hiding::hide_latency;
+use crate::latency_hiding::{has_collectives, hide_latency};
 use crate::loop_order::order_loops;
 use memplan_analysis::{CallGraph, RunEstimate};
 use memplan_fast_memory::{FastMemoryOptions, Selection};
@@ -93,7 +93,7 @@ pub fn estimate(module: &Module, compiler: &Compiler, target: &Target) -> Result
     let devices = of_one.as_ref().map(|of_one| of_one.devices);
     let of_one = of_one.map_or_else(|| module.clone(), |of_one| of_one.module);
     let kind = kind_of(&of_one);
-    let estimate = Estimate::from(Expected::new(of_one, compiler, &machine)?);
+    let estimate = Estimate::from(Expected::new(of_one, compiler, &passes_of(compiler)?, &machine)?);
     let interval = compiler.interval(kind, estimate.total, estimate.totals.temp);
     Ok(Estimate { interval, devices, ..estimate })
 }
@@ -131,15 +131,16 @@ pub(crate) struct Expected {
 }
 
 impl Expected {
-    /// Follows a module through a compiler, on a machine as that compiler sees it.
+    /// Follows a module through a compiler, which runs these [passes](passes_of), on a machine as that compiler sees it.
     pub(crate) fn new(
         mut module: Module,
         compiler: &Compiler,
+        of_compiler: &Pipeline,
         machine: &Target,
     ) -> Result<Expected, EstimateError> {
         module.is_scheduled = false;
         let context = Context { target: machine };
-        let runs = passes::run(&mut module, &[&passes_of(compiler)?], &context, RunOptions::default())?;
+        let runs = passes::run(&mut module, &[of_compiler], &context, RunOptions::default())?;
         let reports = runs.iter().filter_map(|run| run.report.as_ref()?.downcast_ref::<CopyReport>());
         let copies = reports.flat_map(|report| report.copies.iter().cloned()).collect();
         let options = plan_options(compiler);
@@ -232,8 +233,9 @@ pub(crate) fn kind_of(module: &Module) -> ProgramKind {
     }
 }
 
-/// What a compiler does to a program before it orders it, and what makes the result legal if it has not.
-fn passes_of(compiler: &Compiler) -> Result<Pipeline, EstimateError> {
+/// What a compiler does to a program before it orders it, and what makes the result legal if it has not. Reads the file
+/// of the compiler.
+pub(crate) fn passes_of(compiler: &Compiler) -> Result<Pipeline, EstimateError> {
     let own = passes::of_compiler(compiler)?.into_iter();
     let list = own.chain([passes::LEGALIZE.into()]);
     Ok(Pipeline::new("estimate", "what the compiler does before it orders a program", list))
@@ -248,6 +250,9 @@ fn hidden(
     machine: &Target,
     options: &PlanOptions,
 ) -> Option<(Module, Planned)> {
+    if !has_collectives(module) {
+        return None;
+    }
     let costs = ProgramCost::new(module, &planned.facts, &planned.plan, machine).kernels(
         module,
         &planned.facts,

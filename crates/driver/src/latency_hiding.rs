@@ -33,6 +33,12 @@ use memplan_ir::{
 use memplan_memory::LatencyHiding;
 use rustc_hash::FxHashMap;
 
+/// Whether there is anything to hide.
+pub(crate) fn has_collectives(module: &Module) -> bool {
+    let mut computations = module.computations.values();
+    computations.any(|computation| computation.instructions.iter().any(|&id| is_collective(module, id)))
+}
+
 /// Orders the computations that have collectives, of a scheduled module. `seconds` is the time of an instruction. Returns
 /// whether anything changed. Takes time with the instructions and with how many of them are ready at once.
 pub(crate) fn hide_latency(

@@ -18,17 +18,18 @@ mod list;
 
 use std::sync::Arc;
 
-use crate::estimate::EstimateError;
+use crate::estimate::{EstimateError, passes_of};
+use crate::latency_hiding::has_collectives;
 use crate::spread::{self, Share, Spread};
 use crate::{Estimated, FirstGuess, Memo, Price, SettingId, parallel};
 use memplan_ir as ir;
 use memplan_ir::Module;
 use memplan_memory::{Bytes, Compiler, MemorySpaceId, Target};
 use memplan_passes as passes;
-use memplan_passes::{AnyPass, Context, Pass, PassError, Report, RunOptions};
+use memplan_passes::{AnyPass, Context, Pass, PassError, Pipeline, Report, RunOptions};
 use memplan_plan_hlo::ScheduleOptions;
 
-pub use list::{Lever, NoLever, Rewrite, Situation};
+pub use list::{Forms, Lever, NoLever, Rewrite, Situation};
 
 /// The goal, and how to reach it.
 #[derive(Clone, Debug)]
@@ -200,7 +201,8 @@ pub fn rewrite(
         Share::Whole(spread) => (None, module, spread),
     };
     let devices = whole.as_ref().map(|(_, of_one)| of_one.devices);
-    let search = Search { compiler, machine: &machine, options, spread };
+    let of_compiler = passes_of(compiler)?;
+    let search = Search { compiler, of_compiler, machine: &machine, options, spread };
     let before = search.price_as_it_is(module.clone())?;
     let flat = Attempt { module: Arc::new(search.flatten(&module)?), estimated: before, steps: Vec::new() };
     let mut found = Found { held: vec![flat], set_aside: Vec::new() };
@@ -250,6 +252,8 @@ const ORDERED: &[&dyn Pass] = &[&passes::GRADIENTS_FIRST, &passes::COUNTERS_PAST
 /// The situation to rewrite for.
 struct Search<'a> {
     compiler: &'a Compiler,
+    /// The passes that it runs.
+    of_compiler: Pipeline,
     /// The target as the compiler sees it.
     machine: &'a Target,
     options: &'a RewriteOptions,
@@ -293,7 +297,8 @@ enum Try<'a> {
 impl Search<'_> {
     /// Prices a valid module.
     fn price_as_it_is(&self, module: Module) -> Result<Estimated, RewriteError> {
-        Ok(spread::price_on(module, self.compiler, self.machine, self.spread.as_ref())?)
+        let Search { compiler, of_compiler, machine, spread, .. } = self;
+        Ok(spread::price_on(module, compiler, of_compiler, machine, spread.as_ref())?)
     }
 
     /// Prices a rewritten module as it will be in the end: in order, if that is a lever.
@@ -363,18 +368,7 @@ impl Search<'_> {
 
     /// Some programs without a rewrite and with it in each of its forms. The first one is always that without any rewrite.
     fn with_and_without(&self, found: Vec<Attempt>, rewrite: &Rewrite) -> Result<Vec<Attempt>, RewriteError> {
-        let situation = Situation { compiler: self.compiler, is_partitioned: self.spread.is_some() };
-        let ways = (rewrite.ways)(&situation);
-        let threads = parallel::affordable(self.options.threads, &found[0].module);
-        let mut candidates = Vec::new();
-        for (from, attempt) in found.iter().enumerate() {
-            let of_attempt = self.candidates(attempt, rewrite, &ways, threads)?;
-            candidates.extend(of_attempt.into_iter().map(|candidate| (from, candidate)));
-        }
-        let priced = parallel::map(threads, candidates, |(from, candidate)| {
-            self.price(Module::clone(&candidate.module)).map(|estimated| (from, candidate, estimated))
-        });
-        let priced = priced.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let priced = self.forms(&found, rewrite)?;
         let step = |candidate: &Candidate, estimated, is_kept| {
             let &Rewrite { lever, name, description, .. } = rewrite;
             let (reports, flags) = (candidate.reports.clone(), Vec::new());
@@ -397,6 +391,58 @@ impl Search<'_> {
         Ok(next)
     }
 
+    /// The forms of a rewrite that are tried on some programs, in order of these: each with the number of the program that
+    /// it was made of, and its price.
+    fn forms(
+        &self,
+        found: &[Attempt],
+        rewrite: &Rewrite,
+    ) -> Result<Vec<(usize, Candidate, Estimated)>, RewriteError> {
+        let situation = Situation { compiler: self.compiler, is_partitioned: self.spread.is_some() };
+        let ways = (rewrite.ways)(&situation);
+        let threads = parallel::affordable(self.options.threads, &found[0].module);
+        let mut priced: Vec<(usize, Candidate, Estimated)> = Vec::new();
+        // Attempts on which forms are left to try, and how many were tried.
+        let mut open: Vec<(usize, usize)> = (0..found.len()).map(|from| (from, 0)).collect();
+        while !open.is_empty() {
+            let mut candidates = Vec::new();
+            for (from, n_tried) in &mut open {
+                let is_tried = priced.iter().any(|(of, ..)| of == from);
+                let last = if is_tried { ways.len() } else { rewrite.forms.first(ways.len(), *n_tried) };
+                let of_attempt = self.candidates(&found[*from], rewrite, &ways[*n_tried..last], threads)?;
+                *n_tried = last;
+                let is_new = |candidate: &Candidate| {
+                    let mut known = priced.iter().filter(|(of, ..)| of == from);
+                    known.all(|(_, known, _)| known.module != candidate.module)
+                };
+                candidates.extend(of_attempt.into_iter().filter(is_new).map(|candidate| (*from, candidate)));
+            }
+            let of_round = parallel::map(threads, candidates, |(from, candidate)| {
+                self.price(Module::clone(&candidate.module)).map(|estimated| (from, candidate, estimated))
+            });
+            priced.extend(of_round.into_iter().collect::<Result<Vec<_>, _>>()?);
+            open.retain(|&(from, n_tried)| {
+                let mut of_attempt = priced.iter().filter(|(of, ..)| *of == from).peekable();
+                let goes_on = match of_attempt.peek() {
+                    Some(_) => {
+                        of_attempt.any(|(_, _, estimated)| self.saves(found[from].estimated, *estimated))
+                    }
+                    None => rewrite.forms != Forms::Nested,
+                };
+                goes_on && n_tried < ways.len()
+            });
+        }
+        priced.sort_by_key(|(from, ..)| *from);
+        Ok(priced)
+    }
+
+    /// Whether a form of a rewrite does anything for a program, so that weaker forms may be worth their time.
+    fn saves(&self, before: Estimated, after: Estimated) -> bool {
+        let least = if self.options.memory_limit.is_some() { 0.0 } else { self.options.same_bytes };
+        (after.price.total.0 as f64) < before.price.total.0 as f64 * (1.0 - least)
+            || after.price.seconds < before.price.seconds
+    }
+
     /// The programs that need fewer bytes if the compiler orders them for memory rather than to hide transfers between
     /// devices, with the option that makes it do so.
     fn in_the_order_of_memory(&self, found: &[Attempt]) -> Result<Vec<Attempt>, RewriteError> {
@@ -407,12 +453,13 @@ impl Search<'_> {
         let mut compiler = self.compiler.clone();
         compiler.latency_hiding = None;
         let mut better = Vec::new();
-        for attempt in found {
+        for attempt in found.iter().filter(|attempt| has_collectives(&attempt.module)) {
             let mut module = Module::clone(&attempt.module);
             if attempt.steps.iter().any(|step| step.is_kept) {
                 self.order(&mut module)?;
             }
-            let estimated = spread::price_on(module, &compiler, self.machine, self.spread.as_ref())?;
+            let spread = self.spread.as_ref();
+            let estimated = spread::price_on(module, &compiler, &self.of_compiler, self.machine, spread)?;
             if estimated.price.total >= attempt.estimated.price.total {
                 continue;
             }

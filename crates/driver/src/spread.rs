@@ -1,13 +1,13 @@
 //! The share of one device in a program that shardings spread over several, before it is partitioned.
 
 use crate::Price;
-use crate::estimate::{EstimateError, Expected, kind_of};
+use crate::estimate::{EstimateError, Expected, kind_of, passes_of};
 use memplan_ir as ir;
 use memplan_ir::Module;
 use memplan_memory as memory;
 use memplan_memory::{ByteRange, Bytes, Compiler, Target};
 use memplan_passes as passes;
-use memplan_passes::{Context, OfOneDevice, PassError};
+use memplan_passes::{Context, OfOneDevice, PassError, Pipeline};
 
 /// What is known of one device's share in a program.
 pub(crate) enum Share {
@@ -91,18 +91,20 @@ pub fn price(module: &Module, compiler: &Compiler, target: &Target) -> Result<Pr
         Share::Whole(spread) => (module.clone(), spread),
         Share::Partitioned(of_one) => (of_one.module, None),
     };
-    price_on(module, compiler, &machine, spread.as_ref()).map(|estimated| estimated.price)
+    let of_compiler = passes_of(compiler)?;
+    price_on(module, compiler, &of_compiler, &machine, spread.as_ref()).map(|estimated| estimated.price)
 }
 
-/// The same for a valid module, on a machine as the compiler sees it.
+/// The same for a valid module, on a machine as the compiler sees it. The compiler runs these [passes](passes_of).
 pub(crate) fn price_on(
     module: Module,
     compiler: &Compiler,
+    of_compiler: &Pipeline,
     machine: &Target,
     spread: Option<&Spread>,
 ) -> Result<Estimated, EstimateError> {
     let kind = kind_of(&module);
-    let found = Expected::new(module, compiler, machine)?;
+    let found = Expected::new(module, compiler, of_compiler, machine)?;
     let operations = found.run.matrix_operations + found.run.vector_operations;
     let all = Price { total: found.total(), seconds: found.run.seconds, operations };
     let price = spread.map_or(all, |spread| spread.of_one_device(all, found.totals.arguments));

@@ -93,10 +93,33 @@ pub struct Rewrite {
     pub orders: Vec<FirstGuess>,
     /// The forms of the rewrite in a situation. Each is tried in each order.
     pub ways: fn(&Situation<'_>) -> Vec<AnyPass>,
+    /// Which of them are tried.
+    pub forms: Forms,
     /// Cleans up after it.
     pub cleanup: Pipeline,
     /// Bytes of the arrays in a program of the kind that it replaces, if only these can be saved.
     pub replaces: Option<fn(&Module, &Target) -> u64>,
+}
+
+/// How the forms of a rewrite depend on each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forms {
+    /// Each is tried.
+    Apart,
+    /// The first saves most bytes: if it saves nothing, no other does.
+    Falling,
+    /// The same, and if the first has nothing to change, no other has.
+    Nested,
+}
+
+impl Forms {
+    /// Of `n` forms, up to which the next ones are tried, if no form changed the program so far.
+    pub(super) fn first(self, n: usize, n_tried: usize) -> usize {
+        match self {
+            Forms::Apart => n,
+            Forms::Falling | Forms::Nested => (n_tried + 1).min(n),
+        }
+    }
 }
 
 /// The inputs for the forms of a rewrite.
@@ -108,9 +131,9 @@ pub struct Situation<'a> {
     pub is_partitioned: bool,
 }
 
-/// Matrix products that may be recomputed, from none to nearly all.
+/// Matrix products that may be recomputed, from nearly all to none.
 const PRODUCTS: [Products; 4] =
-    [Products::Cheap, Products::AllButEvery(2), Products::AllButEvery(4), Products::AllButEvery(16)];
+    [Products::AllButEvery(16), Products::AllButEvery(4), Products::AllButEvery(2), Products::Cheap];
 
 impl Rewrite {
     /// Every rewrite, in the order in which they are tried: rewrites that shorten loop state come first, since
@@ -131,6 +154,7 @@ impl Rewrite {
             description,
             orders: vec![FirstGuess::Text],
             ways,
+            forms: Forms::Apart,
             cleanup: dead_code.clone(),
             replaces: None,
         };
@@ -143,6 +167,7 @@ impl Rewrite {
             ),
             Rewrite {
                 cleanup: after_loops.clone(),
+                forms: Forms::Nested,
                 ..rewrite(
                     Lever::Recompute,
                     "loop residuals",
@@ -189,22 +214,29 @@ impl Rewrite {
                 "the backward half computes each layer again from what the layer began with",
                 checkpoints,
             ),
-            rewrite(
-                Lever::Parts,
-                "parts of the batch",
-                "a loop runs the program over parts of its batch, and adds up what is summed over the batch",
-                in_parts,
-            ),
-            rewrite(
-                Lever::Blocks,
-                "blocks of rows",
-                "a loop computes a wide array in blocks of rows, and again for its gradient",
-                blocks_of_rows,
-            ),
+            Rewrite {
+                forms: Forms::Falling,
+                ..rewrite(
+                    Lever::Parts,
+                    "parts of the batch",
+                    "a loop runs the program over parts of its batch, and adds up what is summed over the batch",
+                    in_parts,
+                )
+            },
+            Rewrite {
+                forms: Forms::Falling,
+                ..rewrite(
+                    Lever::Blocks,
+                    "blocks of rows",
+                    "a loop computes a wide array in blocks of rows, and again for its gradient",
+                    blocks_of_rows,
+                )
+            },
             Rewrite {
                 // JAX's text is a depth-first walk from the results, with the gradients of all weights last; every
                 // compiler runs them as soon as it can.
                 orders: vec![FirstGuess::Text, FirstGuess::Fused],
+                forms: Forms::Nested,
                 ..rewrite(
                     Lever::Recompute,
                     "recomputation",
@@ -225,12 +257,15 @@ impl Rewrite {
                     updates_within_loops,
                 )
             },
-            rewrite(
-                Lever::Offload,
-                "kept on the host",
-                "what is kept for the backward half waits in the host's memory",
-                on_the_host,
-            ),
+            Rewrite {
+                forms: Forms::Nested,
+                ..rewrite(
+                    Lever::Offload,
+                    "kept on the host",
+                    "what is kept for the backward half waits in the host's memory",
+                    on_the_host,
+                )
+            },
         ]
     }
 }
@@ -289,12 +324,13 @@ fn updates_within_loops(now: &Situation<'_>) -> Vec<AnyPass> {
     if now.compiler.target == "cpu" { Vec::new() } else { in_place(now).map(way).collect() }
 }
 
-/// As much as the link carries during the forward half, which is a third of the products, or all, or small arrays, too.
+/// Small arrays, too, or all that are large, or as much as the link carries during the forward half, which is a third of
+/// the products.
 fn on_the_host(now: &Situation<'_>) -> Vec<AnyPass> {
     let all = passes::OFFLOAD_ROWS;
     let hidden = OffloadRows { share_of_time: 1.0 / 3.0, ..all };
     let small = OffloadRows { min_row: Bytes(4 << 10), ..all };
-    if now.is_partitioned { Vec::new() } else { [hidden, all, small].map(AnyPass::from).into() }
+    if now.is_partitioned { Vec::new() } else { [small, all, hidden].map(AnyPass::from).into() }
 }
 
 fn bytes_of_scatters(module: &Module, target: &Target) -> u64 {
