@@ -2,8 +2,7 @@
 as memplan expects them and as XLA says, which compiles for a GPU without one.
 
     python policies.py [NAME...]         # a table; in an environment with jax-cuda12-plugin and jax-cuda12-pjrt
-
-The GPU compiler needs a description of the GPU, which lies with the shared files (``MEMPLAN_SHARED``).
+    python policies.py --write           # puts it into docs/frameworks.md
 """
 
 from __future__ import annotations
@@ -14,6 +13,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).parents[2] / "scripts"))
+
+import tables
+import xla_compilers
 
 os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
 if __name__ == "__main__":
@@ -316,10 +320,8 @@ TARGET = "gpu-h100"
 
 def device() -> Any:
     """A GPU that need not be here."""
-    shared = Path(os.environ.get("MEMPLAN_SHARED", Path(__file__).parents[3] / "shared"))
-    h100 = (shared / "tools" / "h100.target").read_text()
     topology = topologies.get_topology_desc(
-        platform="cuda", topology_name="1x1x1", topology="1x1x1", target_config=h100
+        platform="cuda", topology_name="1x1x1", topology="1x1x1", target_config=xla_compilers.H100
     )
     return topology.devices[0]
 
@@ -340,35 +342,49 @@ def needed_by_xla(module: memplan.Module, place: Any) -> int:
         compiled = place.client.compile(program, xla_client.DeviceList((place,)), options)
     stats = compiled.get_compiled_memory_stats()
     return (
-        stats.argument_size_in_bytes
-        + stats.output_size_in_bytes
-        - stats.alias_size_in_bytes
-        + stats.temp_size_in_bytes
+        stats.argument_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes + stats.temp_size_in_bytes
     )
 
 
+def row(name: str, place: Any) -> list[str]:
+    """A model: bytes that memplan says and XLA needs, and milliseconds by the cost model, in four ways."""
+    fun, args, using, options = MODELS[name]()
+    start = time.process_time()
+    found = memplan.policy(fun, *args, target=TARGET, using=using, jit_options=options)
+    seconds = time.process_time() - start
+    jit = using or jax.jit
+    steps = (jit(step, **options) for step in (fun, found.apply(fun)))
+    written = [memplan.read(step, *args, target=TARGET) for step in steps]
+    rewritten = [memplan.rewrite(module, target=TARGET) for module in written]
+    cells = []
+    for way in WAYS:
+        which, is_rewritten = way in ("policy", "both"), way in ("rewrite", "both")
+        price = rewritten[which].after if is_rewritten else rewritten[which].before
+        own = needed_by_xla(rewritten[which].module if is_rewritten else written[which], place)
+        cells += [f"{price.bytes / 2**20:.1f}", f"{own / 2**20:.1f}", f"{price.seconds * 1e3:.2f}"]
+    made = "; ".join(map(str, found.checkpoints))
+    return [name, *cells, made, f"{found.host / 2**20:.0f}", f"{seconds:.1f}"]
+
+
+WAYS = ("as written", "policy", "rewrite", "both")
+
+
 def main(names: list[str]) -> None:
+    writes = "--write" in names
     place = device()
-    ways = ("as written", "policy", "rewrite", "both")
-    print(f"| model | {' | '.join(f'{way}: said, MiB | XLA, MiB | ms' for way in ways)} | policy | s |")
-    print("|---|" + "---:|" * 12 + "---|---:|")
-    for name in names or MODELS:
-        fun, args, using, options = MODELS[name]()
-        start = time.perf_counter()
-        found = memplan.policy(fun, *args, target=TARGET, using=using, jit_options=options)
-        seconds = time.perf_counter() - start
-        jit = using or jax.jit
-        steps = (jit(step, **options) for step in (fun, found.apply(fun)))
-        written = [memplan.read(step, *args, target=TARGET) for step in steps]
-        rewritten = [memplan.rewrite(module, target=TARGET) for module in written]
-        cells = []
-        for way in ways:
-            which, is_rewritten = way in ("policy", "both"), way in ("rewrite", "both")
-            price = rewritten[which].after if is_rewritten else rewritten[which].before
-            own = needed_by_xla(rewritten[which].module if is_rewritten else written[which], place)
-            cells.append(f"{price.bytes / 2**20:.1f} | {own / 2**20:.1f} | {price.seconds * 1e3:.2f}")
-        made = "; ".join(map(str, found.checkpoints))
-        print(f"| {name} | {' | '.join(cells)} | {made} | {seconds:.1f} |", flush=True)
+    rows = []
+    for name in [name for name in names if name != "--write"] or MODELS:
+        rows.append(row(name, place))
+        print(*rows[-1], sep="\t", flush=True)
+    figures = [head for way in WAYS for head in (f"{way}: said", "XLA", "ms")]
+    head = ["model", *figures, "policy", "on the host, MiB", "CPU s"]
+    table = tables.markdown(head, ["---", *["---:"] * len(figures), "---", "---:", "---:"], rows)
+    if not writes:
+        print(table)
+        return
+    page = Path(__file__).parents[2] / "docs" / "frameworks.md"
+    begin, end = "<!-- by python/benches/policies.py -->\n", "<!-- end -->"
+    page.write_text(tables.put(page.read_text(), begin, end, f"\n{table}\n"))
 
 
 if __name__ == "__main__":
