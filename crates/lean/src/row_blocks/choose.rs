@@ -4,11 +4,11 @@ use memplan_analysis::CallGraph;
 use memplan_ir::{ComputationId, InstructionId, Module, Op};
 use memplan_memory::{Bytes, Target};
 use memplan_rewriter::cost;
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::RowBlocks;
 use super::build::ATTRIBUTE;
-use super::region::{Region, RegionContext, Stage, is_materialized, region};
+use super::region::{Region, RegionContext, Stage, is_materialized, region, wide_from};
 use crate::remat;
 use memplan_rewriter::rows::{Outcome, Rows};
 
@@ -50,11 +50,20 @@ pub(super) fn seeds(program: RegionContext<'_>, graph: &CallGraph, smallest: Byt
     seeds
 }
 
+/// Members of regions that save little, each as the seed of that region: how it is cut, from which width on arrays are
+/// wide, and whether fewer blocks may do better.
+pub(super) type NotWorthIt = FxHashMap<(InstructionId, i64, Rows, u64), bool>;
+
 /// The best region around a seed; `None` where cutting it saves little.
 ///
 /// Regions whose results are all rows compute the same numbers as before, bit for bit. One that adds up over blocks has
 /// to save much more than those.
-pub(super) fn choose(program: RegionContext<'_>, seed: InstructionId, smallest: Bytes) -> Option<Region> {
+pub(super) fn choose(
+    program: RegionContext<'_>,
+    seed: InstructionId,
+    smallest: Bytes,
+    not_worth_it: &mut NotWorthIt,
+) -> Option<Region> {
     let options = program.options;
     let array = program.module.shape(seed).as_array()?;
     let asked = cost::result_bytes(program.module, program.target, seed).div_ceil(smallest.0.max(1));
@@ -62,10 +71,17 @@ pub(super) fn choose(program: RegionContext<'_>, seed: InstructionId, smallest: 
     let mut best: [Option<(u64, Region)>; 2] = [None, None];
     for (dimension, &extent) in array.dimensions.iter().enumerate() {
         for n in counts(extent, asked) {
-            let Some(found) = region(program, seed, n, Rows { dimension, unit: extent / n }) else {
-                continue;
-            };
-            let Some((saved, is_exact)) = savings(program, &found) else { continue };
+            let rows = Rows { dimension, unit: extent / n };
+            if let Some(&fewer_may_do) = not_worth_it.get(&(seed, n, rows, wide_from(program, seed))) {
+                if fewer_may_do { continue } else { break }
+            }
+            let Some(found) = region(program, seed, n, rows) else { continue };
+            let savings = savings(program, &found);
+            if savings.is_none_or(|(saved, _)| saved < smallest.0) {
+                let as_seed = |(id, rows)| ((id, n, rows, wide_from(program, seed)), savings.is_none());
+                not_worth_it.extend(found.seeds().map(as_seed));
+            }
+            let Some((saved, is_exact)) = savings else { continue };
             let best = &mut best[usize::from(is_exact)];
             // Blocks along an outer dimension are contiguous.
             if saved >= smallest.0

@@ -36,6 +36,7 @@ use memplan_rewriter::{Context, OneIn, Outcome, Pass, PassError, call_graph};
 use rustc_hash::FxHashSet;
 
 use crate::FusionOptions;
+use choose::NotWorthIt;
 use region::{Places, RegionContext};
 
 /// The pass.
@@ -135,6 +136,7 @@ impl RowBlocks {
         let program = RegionContext { module, target, places: &places, options: self };
         let seeds = choose::seeds(program, &graph, smallest);
         let mut is_done: FxHashSet<InstructionId> = FxHashSet::default();
+        let mut not_worth_it = NotWorthIt::default();
         let mut smallest = smallest;
         for seed in seeds {
             let bytes = cost::result_bytes(module, target, seed);
@@ -142,8 +144,9 @@ impl RowBlocks {
                 continue;
             }
             let program = RegionContext { module, target, places: &places, options: self };
-            let Some(region) = choose::choose(program, seed, smallest) else { continue };
+            let Some(region) = choose::choose(program, seed, smallest, &mut not_worth_it) else { continue };
             build::build(module, &region, &mut names);
+            not_worth_it.clear();
             if self.widest_only {
                 smallest = smallest.max(Bytes(bytes.div_ceil(2)));
             }

@@ -36,6 +36,8 @@ pub(super) struct Region {
     pub(super) stages: Vec<Stage>,
     /// Arrays with at least this many elements are wide.
     wide_from: u64,
+    /// The wide arrays from which it would have grown in the same way.
+    seeds: Vec<InstructionId>,
 }
 
 /// One loop.
@@ -51,6 +53,11 @@ impl Region {
     /// Whether an array is as wide as the seed, more or less.
     pub(super) fn is_wide(&self, module: &Module, id: InstructionId) -> bool {
         element_count(module, id) >= self.wide_from
+    }
+
+    /// The wide arrays from which it would have grown in the same way, and their rows.
+    pub(super) fn seeds(&self) -> impl Iterator<Item = (InstructionId, Rows)> {
+        self.seeds.iter().filter_map(|&id| Some((id, self.treatments.get(&id)?.rows()?)))
     }
 
     /// A stage's operands from outside, except scalar constants, which its loop has itself.
@@ -114,14 +121,20 @@ impl Places {
 /// The region of `seed` that is cut into `n` blocks along `rows` of it; `None` where nothing wide becomes smaller.
 pub(super) fn region(program: RegionContext<'_>, seed: InstructionId, n: i64, rows: Rows) -> Option<Region> {
     let mut growth = Growth::new(program, seed, n);
-    growth.propose(by_result(program.module, seed, n, rows).map(|treatment| (seed, treatment)));
+    growth.propose(None, by_result(program.module, seed, n, rows).map(|treatment| (seed, treatment)));
     growth.grow()?;
     growth.leave_out_what_is_brought(seed);
     let levels = growth.levels(seed);
+    let seeds = growth.seeds(seed);
     let Growth { mut treatments, is_wide, wide_from, .. } = growth;
     drop_loose_ends(program, &is_wide, &levels, &mut treatments);
     let stages = stages(program, &treatments, &is_wide, &levels);
-    Some(Region { n, treatments, stages, wide_from })
+    Some(Region { n, treatments, stages, wide_from, seeds })
+}
+
+/// From how many elements on arrays are as wide as a seed.
+pub(super) fn wide_from(program: RegionContext<'_>, seed: InstructionId) -> u64 {
+    element_count(program.module, seed).div_ceil(program.options.wide.0.max(1))
 }
 
 /// Whether an operand of a member is another member, cut the way the reader needs it.
@@ -155,18 +168,23 @@ struct Growth<'a> {
     is_wide: FxHashMap<InstructionId, bool>,
     treatments: FxHashMap<InstructionId, Treatment>,
     open: Vec<InstructionId>,
+    /// Who leads to whom, the members that lead to each.
+    ways: FxHashMap<InstructionId, Vec<InstructionId>>,
+    /// Whether other seeds in it might cut it in another way, or leave out this one.
+    depends_on_seed: bool,
 }
 
 impl<'a> Growth<'a> {
     fn new(program: RegionContext<'a>, seed: InstructionId, n: i64) -> Growth<'a> {
-        let elements = element_count(program.module, seed);
         Growth {
             program,
             n,
-            wide_from: elements.div_ceil(program.options.wide.0.max(1)),
+            wide_from: wide_from(program, seed),
             is_wide: FxHashMap::default(),
             treatments: FxHashMap::default(),
             open: Vec::new(),
+            ways: FxHashMap::default(),
+            depends_on_seed: false,
         }
     }
 
@@ -174,16 +192,22 @@ impl<'a> Growth<'a> {
         element_count(self.program.module, id) >= self.wide_from
     }
 
-    fn propose(&mut self, member: Option<(InstructionId, Treatment)>) {
+    /// Adds a member to which others lead, except the first one.
+    fn propose(&mut self, from: Option<InstructionId>, member: Option<(InstructionId, Treatment)>) {
         let Some((id, treatment)) = member else { return };
         let instruction = &self.program.module.instructions[id];
         // A tuple comes from a member, since loops take arrays.
         let is_open_tuple = matches!(instruction.op, Op::GetTupleElement { .. })
             && !self.treatments.contains_key(&instruction.operands[0]);
-        if !instruction.control_predecessors.is_empty() || is_open_tuple || self.treatments.contains_key(&id)
-        {
+        let known = self.treatments.get(&id);
+        self.depends_on_seed |= is_open_tuple || known.is_some_and(|known| *known != treatment);
+        if known.is_some() {
+            self.ways.entry(id).or_default().extend(from);
+        }
+        if !instruction.control_predecessors.is_empty() || is_open_tuple || known.is_some() {
             return;
         }
+        self.ways.entry(id).or_default().extend(from);
         self.is_wide.insert(id, self.is_wide(id));
         self.treatments.insert(id, treatment);
         self.open.push(id);
@@ -215,7 +239,8 @@ impl<'a> Growth<'a> {
             let operand = module.instructions[id].operands[number];
             let Some(rows) = self.treatments[&id].operands[number] else { continue };
             if self.is_wide(operand) {
-                self.propose(by_result(module, operand, self.n, rows).map(|treatment| (operand, treatment)));
+                let treatment = by_result(module, operand, self.n, rows);
+                self.propose(Some(id), treatment.map(|treatment| (operand, treatment)));
             }
         }
     }
@@ -234,11 +259,24 @@ impl<'a> Growth<'a> {
                     is_cheap: is_between && treatment.rows().is_some(),
                 };
                 if is_wanted(candidate) {
-                    self.propose(Some((user, treatment)));
+                    self.propose(Some(id), Some((user, treatment)));
                     break;
                 }
             }
         }
+    }
+
+    /// The wide members that lead to the seed, as it leads to them. Not all do: a region grows from a narrow array to a wide
+    /// one that reads it, but not back.
+    fn seeds(&self, seed: InstructionId) -> Vec<InstructionId> {
+        let mut found: FxHashSet<InstructionId> = FxHashSet::default();
+        let mut open = vec![seed];
+        while let Some(id) = open.pop().filter(|_| !self.depends_on_seed) {
+            if found.insert(id) {
+                open.extend(self.ways.get(&id).into_iter().flatten());
+            }
+        }
+        found.into_iter().filter(|id| self.is_wide.get(id) == Some(&true)).collect()
     }
 
     /// Removes instructions that depend only on narrow values of the region and on values from outside, if they are no
@@ -248,7 +286,7 @@ impl<'a> Growth<'a> {
         let bytes = |id: InstructionId| cost::result_bytes(module, target, id);
         for id in self.program.places.in_order(self.treatments.keys().copied()) {
             let instruction = &module.instructions[id];
-            if id == seed || !self.is_wide[&id] || cost::class_of(module, id) != CostClass::Cheap {
+            if !self.is_wide[&id] || cost::class_of(module, id) != CostClass::Cheap {
                 continue;
             }
             let is_made_here = |&operand: &InstructionId| {
@@ -267,7 +305,10 @@ impl<'a> Growth<'a> {
                 .map(bytes)
                 .fold(0, u64::saturating_add);
             if bytes(id) <= brought && !instruction.operands.iter().any(is_made_here) {
-                self.treatments.remove(&id);
+                match id == seed {
+                    true => self.depends_on_seed = true,
+                    false => drop(self.treatments.remove(&id)),
+                }
             }
         }
     }
