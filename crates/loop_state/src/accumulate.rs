@@ -15,7 +15,6 @@
 use memplan_ir::{ArrayShape, Cursor, Insert, InstructionId, Module, Names, Op, Shape, Users};
 use memplan_rewriter::loops::{Loop, loops, scalar, splat};
 
-use crate::apply::set_shapes;
 use crate::backing::Backings;
 use crate::find::made_row_by_row;
 
@@ -125,7 +124,7 @@ fn apply(module: &mut Module, users: &Users, of: &Loop, found: &Accumulation, na
     if around.root == last {
         around.root = result;
     }
-    set_shapes(module, of);
+    of.set_shapes(module);
 }
 
 /// Applies the operations to one row, before it is written. Returns the row to write.

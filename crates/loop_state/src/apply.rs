@@ -1,8 +1,6 @@
 //! Merges two elements of a loop's state.
 
-use memplan_ir::{
-    Cursor, ElementType, Insert, InstructionId, Module, Names, Op, Shape, Sharding, SliceDimension,
-};
+use memplan_ir::{Cursor, ElementType, Insert, InstructionId, Module, Names, Op, Sharding, SliceDimension};
 use memplan_rewriter::loops::Loop;
 use rustc_hash::FxHashMap;
 
@@ -81,7 +79,7 @@ fn drop_elements(module: &mut Module, of: &Loop, is_gone: &[bool]) {
         let operands = &mut module.instructions[tuple].operands;
         operands.retain(|_| i.next().is_some_and(|i| !is_gone[i]));
     }
-    set_shapes(module, of);
+    of.set_shapes(module);
     for id in of.tuples(module) {
         let instruction = &mut module.instructions[id];
         if let Some(extras) = &mut instruction.extras {
@@ -93,21 +91,6 @@ fn drop_elements(module: &mut Module, of: &Loop, is_gone: &[bool]) {
             }
         }
     }
-}
-
-/// Adds an element to the state, which begins as `init` and becomes `next` in each step. Returns its number.
-/// [`set_shapes`] is to be called when all are added.
-pub(super) fn add_element(module: &mut Module, of: &Loop, init: InstructionId, next: InstructionId) -> u32 {
-    let element = module.instructions[of.init].operands.len() as u32;
-    module.instructions[of.init].operands.push(init);
-    module.instructions[of.next].operands.push(next);
-    for id in of.tuples(module) {
-        if let Some(extras) = &mut module.instructions[id].extras {
-            // It says where all of the state comes from, which this no longer is.
-            extras.origin = None;
-        }
-    }
-    element
 }
 
 /// Replaces instructions for all their users, and lists the replacements early enough. Linear in the computations
@@ -128,15 +111,5 @@ pub(super) fn use_instead(module: &mut Module, stands_for: &FxHashMap<Instructio
             module.list(new);
         }
         module.put_operands_first(computation);
-    }
-}
-
-/// Gives everything with the shape of the state the shape of its initial value.
-pub(super) fn set_shapes(module: &mut Module, of: &Loop) {
-    let elements = module.instructions[of.init].operands.iter();
-    let shape = Shape::Tuple(elements.map(|&element| module.shape(element).clone()).collect());
-    let shape = module.intern(shape);
-    for id in of.tuples(module) {
-        module.instructions[id].shape = shape;
     }
 }

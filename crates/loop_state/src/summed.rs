@@ -26,7 +26,7 @@ use memplan_rewriter::cost::{self, CostClass, Hero};
 use memplan_rewriter::loops::{Loop, loops, scalar, splat};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::apply::{add_element, set_shapes, use_instead};
+use crate::apply::use_instead;
 use crate::find::{Made, made_row_by_row};
 use crate::within::KeepWithinLoops;
 use memplan_rewriter::rows::{
@@ -348,7 +348,7 @@ impl<'a> Writer<'a> {
                 Outcome::Sum(op) => sums.push((id, self.sum(id, treatment, op))),
             }
         }
-        set_shapes(self.module, self.of);
+        self.of.set_shapes(self.module);
         sums
     }
 
@@ -380,7 +380,7 @@ impl<'a> Writer<'a> {
             row = self.within(id).convert(row, carried);
         }
         // The element's number is known once it is added, and the state gets its shape at the end.
-        let element = add_element(self.module, self.of, begin, row);
+        let element = self.of.add_element(self.module, begin, row);
         let take = Op::GetTupleElement { index: element };
         let (state, of) = (self.of.state, self.of.id);
         let wide = Shape::Array(ArrayShape { element_type: carried, ..array.clone() });
@@ -430,7 +430,7 @@ impl<'a> Writer<'a> {
         match known {
             Some(element) => self.within(id).insert_shaped(take(element as u32), [state], shape),
             None => {
-                let element = add_element(self.module, self.of, id, state);
+                let element = self.of.add_element(self.module, id, state);
                 let taken = self.within(id).insert_shaped(take(element), [state], shape);
                 self.module.instructions[self.of.next].operands[element as usize] = taken;
                 taken

@@ -18,7 +18,7 @@ use memplan_rewriter::cost::{CostClass, Hero, class_of};
 use memplan_rewriter::loops::{Loop, loops};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::apply::{set_shapes, use_instead};
+use crate::apply::use_instead;
 use crate::find::{Made, made_row_by_row};
 
 /// Rewrites what can be, with at most so many operations that a row is computed by.
@@ -223,6 +223,6 @@ fn carry_what_is_broadcast(module: &mut Module, of: &Loop, element: u32, names: 
         wide.operands = [taken].into_iter().collect();
     }
     module.instructions[of.next].operands[element as usize] = taken;
-    set_shapes(module, of);
+    of.set_shapes(module);
     module.put_operands_first(of.body);
 }

@@ -27,7 +27,6 @@ use memplan_rewriter::{Context, Outcome, Pass, PassError};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::LoopStateInPlace;
-use crate::apply::{add_element, set_shapes};
 use crate::find::{Made, made_row_by_row};
 
 /// The pass.
@@ -222,7 +221,7 @@ fn apply(module: &mut Module, users: &Users, of: &Loop, found: &Following, names
     module.computations[parent].instructions.retain(|id| !found.members.contains(id));
     // Nobody reads the array any more, so it is not written either.
     module.instructions[of.next].operands[found.element as usize] = rows;
-    set_shapes(module, of);
+    of.set_shapes(module);
     for computation in [of.body, parent] {
         module.put_operands_first(computation);
     }
@@ -314,7 +313,7 @@ impl Body<'_> {
             let operands = [taken, row].into_iter().chain(self.starts.iter().copied());
             at.insert_shaped(Op::DynamicUpdateSlice, operands, whole)
         });
-        add_element(module, self.of, init, next);
+        self.of.add_element(module, init, next);
         taken
     }
 }

@@ -66,6 +66,31 @@ impl Loop {
         let next = module.instructions[self.next].operands[element as usize];
         self.element_at(module, next) == Some(element)
     }
+
+    /// Adds an element to the state, which begins as `init` and becomes `next` in each step. Returns its number.
+    /// [`Loop::set_shapes`] is to be called when all are added.
+    pub fn add_element(&self, module: &mut Module, init: InstructionId, next: InstructionId) -> u32 {
+        let element = module.instructions[self.init].operands.len() as u32;
+        module.instructions[self.init].operands.push(init);
+        module.instructions[self.next].operands.push(next);
+        for id in self.tuples(module) {
+            if let Some(extras) = &mut module.instructions[id].extras {
+                // It says where all of the state comes from, which this no longer is.
+                extras.origin = None;
+            }
+        }
+        element
+    }
+
+    /// Gives everything with the shape of the state the shape of its initial value.
+    pub fn set_shapes(&self, module: &mut Module) {
+        let elements = module.instructions[self.init].operands.iter();
+        let shape = Shape::Tuple(elements.map(|&element| module.shape(element).clone()).collect());
+        let shape = module.intern(shape);
+        for id in self.tuples(module) {
+            module.instructions[id].shape = shape;
+        }
+    }
 }
 
 /// Edits the bodies of loops, one after the other, in a module that has no schedule. `edit` says whether it changed a body,

@@ -324,13 +324,14 @@ fn updates_within_loops(now: &Situation<'_>) -> Vec<AnyPass> {
     if now.compiler.target == "cpu" { Vec::new() } else { in_place(now).map(way).collect() }
 }
 
-/// Small arrays, too, or all that are large, or as much as the link carries during the forward half, which is a third of
-/// the products.
+/// Small arrays, too, or all that are large, or half of each row, since the program may have to wait for what it reads, or
+/// as much as the link carries during the forward half, which is a third of the products.
 fn on_the_host(now: &Situation<'_>) -> Vec<AnyPass> {
     let all = passes::OFFLOAD_ROWS;
     let hidden = OffloadRows { share_of_time: 1.0 / 3.0, ..all };
     let small = OffloadRows { min_row: Bytes(4 << 10), ..all };
-    if now.is_partitioned { Vec::new() } else { [small, all, hidden].map(AnyPass::from).into() }
+    let half = passes::OFFLOAD_HALF_ROWS;
+    if now.is_partitioned { Vec::new() } else { [small, all, half, hidden].map(AnyPass::from).into() }
 }
 
 fn bytes_of_scatters(module: &Module, target: &Target) -> u64 {

@@ -12,12 +12,15 @@
 //! ```
 //!
 //! Every byte crosses the host's link twice: out in the forward loop, back in the backward loop. The largest arrays come
-//! first, as long as the link carries them in the time that the program computes anyway.
+//! first, as long as the link carries them in the time that the program computes anyway. Where the program should not wait
+//! for all of them, a part of every row may stay on the device (`cut`).
 //!
 //! Left alone: rows of few bytes, for which the start of a transfer takes longer than the transfer; arrays that begin with
 //! contents, or that something else than slices reads; values of programs that are written out, which XLA's scheduler
 //! sends away too late (docs/rewrite.md); machines without host memory, scheduled programs, and those for several
 //! partitions. Requires inlined calls. Idempotent. *Changed* means that rows wait on the host.
+
+mod cut;
 
 use std::cmp::Reverse;
 
@@ -28,6 +31,8 @@ use memplan_rewriter::loops::{Loop, loops, scalar};
 use memplan_rewriter::{Context, Outcome, Pass, PassError, Report, call_graph};
 use rustc_hash::FxHashMap;
 
+use cut::Cut;
+
 /// The pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OffloadRows {
@@ -36,10 +41,16 @@ pub struct OffloadRows {
     pub share_of_time: f64,
     /// The fewest bytes of a row. A transfer takes some 10 µs to start, in which a link carries this many.
     pub min_row: Bytes,
+    /// Half of each row stays on the device, for programs that would wait too long for whole ones.
+    pub half_rows: bool,
 }
 
 /// The pass with everything on the host, however long that takes.
-pub const OFFLOAD_ROWS: OffloadRows = OffloadRows { share_of_time: f64::INFINITY, min_row: Bytes(1 << 20) };
+pub const OFFLOAD_ROWS: OffloadRows =
+    OffloadRows { share_of_time: f64::INFINITY, min_row: Bytes(1 << 20), half_rows: false };
+
+/// The pass with half of everything on the host.
+pub const OFFLOAD_HALF_ROWS: OffloadRows = OffloadRows { half_rows: true, ..OFFLOAD_ROWS };
 
 impl Default for OffloadRows {
     fn default() -> OffloadRows {
@@ -63,11 +74,14 @@ impl OffloadReport {
 
 impl Pass for OffloadRows {
     fn name(&self) -> &'static str {
-        "offload-rows"
+        if self.half_rows { "offload-half-rows" } else { "offload-rows" }
     }
 
     fn description(&self) -> &'static str {
-        "Let rows that a loop keeps for later loops wait in the host's memory"
+        match self.half_rows {
+            true => "Let half of each row that a loop keeps for later loops wait in the host's memory",
+            false => "Let rows that a loop keeps for later loops wait in the host's memory",
+        }
     }
 
     fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {
@@ -78,22 +92,48 @@ impl Pass for OffloadRows {
         }
         let graph = call_graph(module, self.name())?;
         let users = Users::new(module);
+        let loops = loops(module, &users);
         let mut left = self.bytes_that_fit(module, &graph, target);
-        let bytes = |stack: &Stack| target.size_of(module.shape(stack.update));
-        let mut stacks = stacks(module, &users, target, self.min_row);
-        stacks.sort_by_key(|stack| Reverse(bytes(stack)));
-        stacks.retain(|stack| {
-            let needed = bytes(stack).0 as f64;
+        let mut chosen = Vec::new();
+        for stack in stacks(module, &users, &loops) {
+            let cut = if self.half_rows { Cut::in_half(module, &users, &loops, &stack) } else { None };
+            if self.half_rows && cut.is_none() {
+                continue;
+            }
+            let bytes = |id| {
+                let all = target.size_of(module.shape(id));
+                cut.map_or(all, |cut| Bytes(cut.first_of(all.0)))
+            };
+            if bytes(module.instructions[stack.update].operands[1]) >= self.min_row {
+                chosen.push((bytes(stack.update), stack, cut));
+            }
+        }
+        chosen.sort_by_key(|&(bytes, ..)| Reverse(bytes));
+        chosen.retain(|&(bytes, ..)| {
+            let needed = bytes.0 as f64;
             let fits = needed <= left;
             left -= if fits { needed } else { 0.0 };
             fits
         });
-        if stacks.is_empty() {
+        if chosen.is_empty() {
             return Ok(Outcome::default());
         }
-        let array = |stack: &Stack| (module.instructions[stack.update].name.clone(), bytes(stack));
-        let report = OffloadReport { arrays: stacks.iter().map(array).collect() };
+        let array = |(bytes, stack, _): &(Bytes, Stack, Option<Cut>)| {
+            (module.instructions[stack.update].name.clone(), *bytes)
+        };
+        let report = OffloadReport { arrays: chosen.iter().map(array).collect() };
         let mut names = Names::new(module);
+        let stacks: Vec<Stack> = chosen
+            .into_iter()
+            .map(|(_, stack, cut)| match cut {
+                Some(cut) => cut.apply(module, &users, &loops, &stack, &mut names),
+                None => stack,
+            })
+            .collect();
+        for &computation in graph.sequential() {
+            module.put_operands_first(computation);
+        }
+        let users = Users::new(module);
         for stack in &stacks {
             offload(module, &users, stack, &mut names);
         }
@@ -130,26 +170,33 @@ struct Stack {
     update: InstructionId,
     /// The slices that read a row.
     slices: Vec<InstructionId>,
+    /// Where loops hold the rows: first the one that writes them.
+    places: Vec<Place>,
 }
 
-/// The stacks whose rows have enough bytes. Linear in the module.
-fn stacks(module: &Module, users: &Users, target: &Target, min_row: Bytes) -> Vec<Stack> {
-    let loops = loops(module, users);
-    let by_init: FxHashMap<InstructionId, &Loop> = loops.iter().map(|l| (l.init, l)).collect();
+/// An element of a loop's state.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// The number of the loop.
+    of: usize,
+    /// The number of the element.
+    element: u32,
+}
+
+/// The stacks of a module. Linear in the module.
+fn stacks(module: &Module, users: &Users, loops: &[Loop]) -> Vec<Stack> {
+    let by_init: FxHashMap<InstructionId, usize> =
+        loops.iter().enumerate().map(|(i, l)| (l.init, i)).collect();
     let mut stacks = Vec::new();
-    for producer in &loops {
+    for (of, producer) in loops.iter().enumerate() {
         for element in 0..module.instructions[producer.next].operands.len() as u32 {
             let Some(update) = row_written(module, users, producer, element) else { continue };
-            let row = module.instructions[update].operands[1];
-            if target.size_of(module.shape(row)) < min_row {
-                continue;
-            }
-            let results = producer.results.get(&element).into_iter().flatten();
-            let slices = results.map(|&result| rows_read(module, users, &by_init, result));
-            if let Some(slices) = slices.collect::<Option<Vec<_>>>().map(|slices| slices.concat())
-                && !slices.is_empty()
+            let mut stack = Stack { update, slices: Vec::new(), places: vec![Place { of, element }] };
+            let mut results = producer.results.get(&element).into_iter().flatten();
+            if results.all(|&result| stack.read_from(module, users, loops, &by_init, result))
+                && !stack.slices.is_empty()
             {
-                stacks.push(Stack { update, slices });
+                stacks.push(stack);
             }
         }
     }
@@ -174,48 +221,57 @@ fn row_written(module: &Module, users: &Users, of: &Loop, element: u32) -> Optio
     (is_own && starts_empty && is_plain(module, update) && !is_mark(module, row)).then_some(update)
 }
 
-/// The slices of rows after the loop, or in other loops; `None` if something else reads them.
-fn rows_read(
-    module: &Module,
-    users: &Users,
-    by_init: &FxHashMap<InstructionId, &Loop>,
-    result: InstructionId,
-) -> Option<Vec<InstructionId>> {
-    let mut slices = Vec::new();
-    for &user in users.of(result) {
-        match by_init.get(&user) {
-            Some(consumer) => slices.extend(rows_read_by(module, users, consumer, result)?),
-            None => slices.push(user),
-        }
+impl Stack {
+    /// Adds the slices that read rows after the loop, or in other loops; says whether nothing else reads them.
+    fn read_from(
+        &mut self,
+        module: &Module,
+        users: &Users,
+        loops: &[Loop],
+        by_init: &FxHashMap<InstructionId, usize>,
+        result: InstructionId,
+    ) -> bool {
+        let is_slice = |&id: &InstructionId| {
+            let op = &module.instructions[id].op;
+            let reads_only_rows = matches!(op, Op::DynamicSlice { .. } | Op::Slice { .. });
+            reads_only_rows && users.of(id).iter().all(|&user| !is_mark(module, user))
+        };
+        users.of(result).iter().all(|user| match by_init.get(user) {
+            Some(&of) => self.passed_on_by(module, users, &loops[of], of, result).is_some_and(|readers| {
+                self.slices.extend(&readers);
+                readers.iter().all(is_slice)
+            }),
+            None => {
+                self.slices.push(*user);
+                is_slice(user)
+            }
+        })
     }
-    let is_slice = |&id: &InstructionId| {
-        let op = &module.instructions[id].op;
-        let reads_only_rows = matches!(op, Op::DynamicSlice { .. } | Op::Slice { .. });
-        reads_only_rows && users.of(id).iter().all(|&user| !is_mark(module, user))
-    };
-    slices.iter().all(is_slice).then_some(slices)
-}
 
-/// The readers of rows that a loop is given and passes on unchanged.
-fn rows_read_by(
-    module: &Module,
-    users: &Users,
-    consumer: &Loop,
-    result: InstructionId,
-) -> Option<Vec<InstructionId>> {
-    let mut readers = Vec::new();
-    let init = &module.instructions[consumer.init].operands;
-    for element in (0..init.len() as u32).filter(|&i| init[i as usize] == result) {
-        let [rows] = *consumer.taken.get(&element)?.as_slice() else { return None };
-        if !consumer.becomes_only(module, rows, element)
-            || consumer.read_by_condition.contains(&element)
-            || consumer.results.contains_key(&element)
-        {
-            return None;
+    /// The readers of rows that a loop is given and passes on unchanged; `None` if it does something else with them.
+    fn passed_on_by(
+        &mut self,
+        module: &Module,
+        users: &Users,
+        consumer: &Loop,
+        of: usize,
+        result: InstructionId,
+    ) -> Option<Vec<InstructionId>> {
+        let mut readers = Vec::new();
+        let init = &module.instructions[consumer.init].operands;
+        for element in (0..init.len() as u32).filter(|&i| init[i as usize] == result) {
+            let [rows] = *consumer.taken.get(&element)?.as_slice() else { return None };
+            if !consumer.becomes_only(module, rows, element)
+                || consumer.read_by_condition.contains(&element)
+                || consumer.results.contains_key(&element)
+            {
+                return None;
+            }
+            self.places.push(Place { of, element });
+            readers.extend(users.of(rows).iter().copied().filter(|&user| user != consumer.next));
         }
-        readers.extend(users.of(rows).iter().copied().filter(|&user| user != consumer.next));
+        Some(readers)
     }
-    Some(readers)
 }
 
 /// Lets the rows be on the host: each is marked before it is written, and after it is read.
@@ -224,13 +280,19 @@ fn offload(module: &mut Module, users: &Users, stack: &Stack, names: &mut Names)
     module.instructions[stack.update].operands[1] = mark(module, names, row, Side::PinnedHost);
     for &slice in &stack.slices {
         let there = mark(module, names, slice, Side::Device);
-        for &user in users.of(slice) {
-            module.replace_operand(user, slice, there);
-        }
-        let parent = module.instructions[slice].parent;
-        if module.computations[parent].root == slice {
-            module.computations[parent].root = there;
-        }
+        use_instead(module, users.of(slice), slice, there);
+    }
+}
+
+/// Lets the users of a value, and the results of its computation, have another one instead.
+fn use_instead(module: &mut Module, users: &[InstructionId], value: InstructionId, new: InstructionId) {
+    for &user in users {
+        module.replace_operand(user, value, new);
+    }
+    let parent = module.instructions[value].parent;
+    if module.computations[parent].root == value {
+        module.computations[parent].root = new;
+        module.list(new);
     }
 }
 
