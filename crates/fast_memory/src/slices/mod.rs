@@ -79,7 +79,7 @@ fn sliced_uses(context: Context<'_>, fast: &EntitySet<ValueId>) -> IndexMap<Key,
     let mut uses: IndexMap<Key, Vec<Use>, FxBuildHasher> = IndexMap::default();
     for &id in &facts.line.instructions {
         let instruction = &module.instructions[id];
-        if !reaches_fast_memory(&instruction.op) {
+        if !reaches_fast_memory(module, id) {
             continue;
         }
         let in_place = facts.in_place.must_alias(module, id);
