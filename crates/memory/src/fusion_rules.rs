@@ -53,6 +53,9 @@ pub struct FusionRules {
     #[serde(with = "by_name::list")]
     #[cfg_attr(feature = "schema", schemars(with = "Vec<String>"))]
     pub expensive: Vec<Opcode>,
+    /// An exponential that is added up, as in softmax, is stored where more kernels than this read it; nothing where it is
+    /// computed in each as any other operation.
+    pub softmax_readers: Option<usize>,
     /// Dots.
     pub dot: ContractionRules,
     /// Convolutions.
@@ -158,6 +161,7 @@ impl Default for FusionRules {
             max_evaluations: 15,
             max_traffic_ratio: 4.0,
             expensive: Vec::new(),
+            softmax_readers: None,
             dot: ContractionRules::default(),
             convolution: ContractionRules::default(),
             row_block_bytes: Bytes::ZERO,

@@ -136,7 +136,9 @@ impl Grouper<'_> {
                     return Err(Verdict::ReadsAcross);
                 }
                 let is_slow = usage.reused && usage.feeds.is_none() && count > 1 && self.is_slow(id);
-                if is_kept_out || is_slow || is_twice && self.is_expensive(id) {
+                let is_stored_softmax =
+                    rules.softmax_readers.is_some_and(|most| count > most) && self.is_summed_exponential(id);
+                if is_kept_out || is_slow || is_stored_softmax || is_twice && self.is_expensive(id) {
                     return Err(Verdict::Expensive { opcode, kernels: count });
                 }
                 if let Some(hero) = usage.feeds
@@ -246,6 +248,12 @@ impl Grouper<'_> {
             }
             Hero::Update => false,
         }
+    }
+
+    /// Whether an instruction is an exponential that is added up, as in softmax.
+    fn is_summed_exponential(&self, id: InstructionId) -> bool {
+        let sums = |&user: &InstructionId| matches!(self.module.instructions[user].op, Op::Reduce { .. });
+        self.module.instructions[id].opcode() == Opcode::Exponential && self.users.of(id).iter().any(sums)
     }
 
     /// Whether the target's kernels never compute an elementwise operation twice.
