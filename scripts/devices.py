@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes the table of docs/devices.md: what one device of several needs, by XLA and by memplan.
+"""Writes the table of totals in docs/devices.md: what one device of several needs, by XLA and by memplan.
 
-    python3 scripts/devices.py FOLDER TOTALS.jsonl... > docs/devices.md
+    python3 scripts/devices.py FOLDER TOTALS.jsonl...
 
 FOLDER has the programs of scripts/sharded_programs.py. TOTALS are lines of JSON, one for each program and compiler: `file`,
 `backend` (gpu, cpu or tpu) and `total`, the bytes of one device that XLA's own compiler says it needs.
@@ -12,25 +12,11 @@ import os
 import subprocess
 import sys
 
+import tables
+
 MEMPLAN = os.environ.get("MEMPLAN", "target/release/memplan")
 TOLERANCE = {"gpu": 0.10, "cpu": 0.10, "tpu": 0.15}
-HEAD = """# Several devices
-
-What one device needs of a program that is spread over several, said before XLA partitions and compiles it: `memplan
-estimate` on the programs of `scripts/sharded_programs.py`, beside what XLA itself needed on one device (arguments + outputs -
-aliased + temporaries; jaxlib 0.12.0.1; GPU: H100s). Totals are in MB (10^6 bytes). `scripts/devices.py` made this.
-
-memplan partitions the program as XLA does ([`crates/spmd`](../crates/spmd)), so arguments agree to the byte. For GPUs it
-combines collectives, gathers along first dimensions, and follows the latency-hiding scheduler, which defers gradients of
-weights to hide transfers: programs that are written out may need three times the bytes of the same layers in a loop.
-`memplan rewrite` says which option of the compiler avoids that (the lever `flags`). XLA's CPU compiler sends f32, and adds
-all gradients up at once. Three causes of the largest differences are known: what attention scores that are computed again
-take where gradients are deferred (`transformer_fully_remat_written_4`), gradients of a lookup along a sharded sequence
-(`transformer_sequence_2x4`), and on CPUs gathers in a `shard_map` (`gathered_written_8`).
-
-Each small program (`--small`) that has no `shard_map` is run by the evaluator on all devices, and gives what the whole
-program gives: `crates/spmd/tests/evaluate.rs`.
-"""
+PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "docs", "devices.md")
 
 
 def estimate(file, backend):
@@ -64,11 +50,13 @@ for name in sorted(found):
         good[backend].append(abs(own / total - 1) <= TOLERANCE[backend])
         cells += [f"{total / 1e6:,.1f}", f"{own / 1e6:,.1f}", f"{own / total:.2f}"]
     rows.append(cells)
-print(HEAD)
-for backend in backends:
-    of = good[backend]
-    print(f"- xla-{backend}: {sum(of)} of {len(of)} within {TOLERANCE[backend]:.0%}")
-print("\n| program | " + " | ".join(f"{b}: XLA | estimate | ratio" for b in backends) + " |")
-print("|---|" + "---:|" * (3 * len(backends)))
-for cells in rows:
-    print("| " + " | ".join(cells) + " |")
+lines = [
+    f"- xla-{backend}: {sum(good[backend])} of {len(good[backend])} within {TOLERANCE[backend]:.0%}"
+    for backend in backends
+]
+head = ["program", *(column for b in backends for column in (f"{b}: XLA", "estimate", "ratio"))]
+table = tables.markdown(head, ["---"] + ["---:"] * (len(head) - 1), rows)
+page = open(PAGE, encoding="utf-8").read()
+page = tables.put(page, "<!-- totals: scripts/devices.py -->\n", "<!-- end -->", "\n".join(lines) + "\n\n" + table)
+with open(PAGE, "w", encoding="utf-8") as file:
+    file.write(page)
