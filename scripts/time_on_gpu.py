@@ -6,6 +6,7 @@
     time_on_gpu.py written MEMPLAN FOLDER FILE...           as written alone
     time_on_gpu.py run FOLDER OUT.jsonl [SECONDS]           compiles and runs them with the JAX at hand; stops after SECONDS.
                                                             Run again, it goes on; status 75 asks for that
+    time_on_gpu.py expect MEMPLAN FOLDER OUT.jsonl TARGET   sets what memplan expects on another target into what ran
     time_on_gpu.py table OUT.jsonl...                       writes the tables of docs/gpu.md
 
 FILE is HLO text, or PROGRAM=FILE. The variants of a program are `as_written`, `free` (as small as it gets at no more time),
@@ -58,6 +59,8 @@ def main():
                 expect(memplan, program)
         case ["run", folder, out, *seconds]:
             run(pathlib.Path(folder), out, float(*seconds or ["inf"]))
+        case ["expect", memplan, folder, out, target]:
+            expect_on(memplan, pathlib.Path(folder), out, target)
         case ["table", *outs] if outs:
             write(outs)
         case _:
@@ -115,9 +118,16 @@ def rewrite(memplan, original, made, report, options):
         sys.exit(done.stderr)
 
 
-def expected(memplan, file):
+def expect_on(memplan, folder, out, target):
+    rows = [json.loads(line) for line in open(out)]
+    for row in rows:
+        row |= expected(memplan, folder / row["program"] / f"{row['variant']}.hlo.txt.gz", "--target", target)
+    pathlib.Path(out).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def expected(memplan, file, *options):
     """What memplan expects of a program on XLA's GPU compiler: its total in bytes, and the seconds of a run."""
-    command = [memplan, "estimate", file, "--compiler", "xla-gpu", "--format", "json"]
+    command = [memplan, "estimate", file, "--compiler", "xla-gpu", "--format", "json", *options]
     found = json.loads(subprocess.run(command, capture_output=True, text=True).stdout)
     return {"expected_bytes": found["totals"]["total"], "expected_seconds": found["seconds"]}
 
