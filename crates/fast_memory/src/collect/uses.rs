@@ -269,14 +269,20 @@ impl Walk<'_> {
     }
 }
 
+/// The largest array that is sent between devices from and to fast memory. Of up to 4 MiB, libtpu has two in three there in
+/// the programs of docs/devices.md; of larger ones fewer than half, and then a program would seem to need too little.
+const MAX_TRANSFER_BYTES: u64 = 4 << 20;
+
 /// Whether an instruction is a kernel that reads its operands and writes its result in whichever memory they are. Transfers
-/// between devices do, too, but those of several arrays are between main memories.
+/// between devices do, too, but those of several arrays, or of a large one, are between main memories.
 pub(crate) fn reaches_fast_memory(module: &Module, id: InstructionId) -> bool {
     let op = &module.instructions[id].op;
     // A dynamic value is read and written with another extent than its buffer's.
     let is_dynamic = matches!(op, Op::SetDimensionSize { .. } | Op::DynamicReshape);
     let effect = op.traits().effect;
-    let is_known = effect == Effect::None || is_transfer(op) && !module.shape(id).is_tuple();
+    let bytes = module.shape(id).as_array().and_then(|array| array.dense_bytes());
+    let is_small = bytes.is_some_and(|bytes| bytes <= MAX_TRANSFER_BYTES);
+    let is_known = effect == Effect::None || is_transfer(op) && is_small;
     op.is_kernel() && is_known && !is_dynamic
 }
 
