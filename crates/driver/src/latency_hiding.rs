@@ -132,16 +132,7 @@ fn start(module: &mut Module, names: &mut Names, users: &Users, id: InstructionI
 }
 
 fn is_collective(module: &Module, id: InstructionId) -> bool {
-    matches!(
-        module.instructions[id].op,
-        Op::AllGather(_)
-            | Op::AllReduce(_)
-            | Op::ReduceScatter(_)
-            | Op::AllToAll(_)
-            | Op::CollectivePermute(_)
-            | Op::CollectiveBroadcast(_)
-            | Op::RaggedAllToAll(_)
-    )
+    module.instructions[id].op.is_whole_collective()
 }
 
 /// Bytes that a collective brings or takes, whichever is more.

@@ -339,6 +339,11 @@ impl Op {
         self.traits().role == Role::Computes && !self.only_names_memory()
     }
 
+    /// Whether the operation is a collective that is done when it has its result: neither a start nor an end of one.
+    pub fn is_whole_collective(&self) -> bool {
+        self.is_kernel() && self.collective().is_some()
+    }
+
     /// Whether the operation does work when it runs: a kernel, a new scalar, a transfer or collective that starts. All
     /// others name bytes, order operations, pass control on, or belong to an operation that started before.
     pub fn does_work(&self) -> bool {

@@ -124,20 +124,12 @@ fn written(
     lines: &mut Lines<'_>,
     element: u32,
 ) -> Option<Candidate> {
-    let next = &module.instructions[of.next].operands;
-    let update_id = next[element as usize];
-    let update = &module.instructions[update_id];
+    let update = &module.instructions[of.only_update(module, users, element)?];
+    if !update.control_predecessors.is_empty() {
+        return None;
+    }
     let &[array, part, ref starts @ ..] = update.operands.as_slice() else { return None };
-    let is_plain = update.op == Op::DynamicUpdateSlice
-        && update.control_predecessors.is_empty()
-        && of.element_at(module, array) == Some(element)
-        && of.taken.get(&element).is_some_and(|taken| taken[..] == [array])
-        && users.of(array) == [update_id]
-        && users.of(update_id) == [of.next]
-        && of.becomes_only(module, update_id, element)
-        && !of.read_by_condition.contains(&element);
-    let rows =
-        is_plain.then(|| rows(lines, shape(module, array)?, shape(module, part)?, starts)).flatten()?;
+    let rows = rows(lines, shape(module, array)?, shape(module, part)?, starts)?;
     Some(Candidate { element, shape: module.instructions[array].shape, rows: vec![rows] })
 }
 

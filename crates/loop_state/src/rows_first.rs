@@ -14,14 +14,19 @@
 use memplan_ir::{Cursor, Insert, InstructionId, Module, Names, Op, Users};
 use memplan_rewriter::loops::{Loop, loops};
 
-/// Puts barriers into all loops that read rows of an array and write rows of it.
+/// Puts barriers into all loops that read rows of an array and write rows of it. Linear in the module, but for chains of
+/// updates.
 pub(super) fn read_rows_first(module: &mut Module) {
     let users = Users::new(module);
     let mut names = Names::new(module);
-    let loops = loops(module, &users);
-    let found: Vec<_> = loops.iter().flat_map(|of| find(module, &users, of)).collect();
-    for overwritten in found {
-        overwritten.put_barriers(module, &mut names);
+    for of in loops(module, &users) {
+        let found = find(module, &users, &of);
+        for overwritten in &found {
+            overwritten.put_barriers(module, &users, &mut names);
+        }
+        if !found.is_empty() {
+            module.put_operands_first(of.body);
+        }
     }
 }
 
@@ -35,7 +40,6 @@ struct Overwritten {
     update: InstructionId,
 }
 
-/// Linear in the body, but for chains of updates.
 fn find(module: &Module, users: &Users, of: &Loop) -> Vec<Overwritten> {
     let next = &module.instructions[of.next].operands;
     (0..).zip(next).filter_map(|(element, &last)| overwritten(module, users, of, element, last)).collect()
@@ -71,24 +75,18 @@ fn overwritten(
 }
 
 impl Overwritten {
-    fn put_barriers(self, module: &mut Module, names: &mut Names) {
-        let Overwritten { rows, mut array, update } = self;
-        let body = module.instructions[update].parent;
-        for row in rows {
+    fn put_barriers(&self, module: &mut Module, users: &Users, names: &mut Names) {
+        let mut array = self.array;
+        for &row in &self.rows {
             let mut at = Cursor::after(module, names, row).with_metadata_of(row);
             let both = at.tuple([row, array]);
             let barrier = at.named("rows_first").insert(Op::OptimizationBarrier, [both]);
             let read = at.get_tuple_element(barrier, 0);
             array = at.get_tuple_element(barrier, 1);
-            for id in module.computations[body].instructions.clone() {
-                let operands = &mut module.instructions[id].operands;
-                operands
-                    .iter_mut()
-                    .filter(|operand| **operand == row && id != both)
-                    .for_each(|it| *it = read);
+            for &user in users.of(row) {
+                module.replace_operand(user, row, read);
             }
         }
-        module.instructions[update].operands[0] = array;
-        module.put_operands_first(body);
+        module.instructions[self.update].operands[0] = array;
     }
 }

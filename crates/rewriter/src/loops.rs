@@ -67,6 +67,20 @@ impl Loop {
         self.element_at(module, next) == Some(element)
     }
 
+    /// The update that writes a part of an element in each step, if nothing else in the loop uses the element.
+    pub fn only_update(&self, module: &Module, users: &Users, element: u32) -> Option<InstructionId> {
+        let update = module.instructions[self.next].operands[element as usize];
+        let array = *module.instructions[update].operands.first()?;
+        let is_only = module.instructions[update].op == Op::DynamicUpdateSlice
+            && self.element_at(module, array) == Some(element)
+            && self.taken.get(&element).is_some_and(|taken| taken[..] == [array])
+            && users.of(array) == [update]
+            && users.of(update) == [self.next]
+            && self.becomes_only(module, update, element)
+            && !self.read_by_condition.contains(&element);
+        is_only.then_some(update)
+    }
+
     /// Adds an element to the state, which begins as `init` and becomes `next` in each step. Returns its number.
     /// [`Loop::set_shapes`] is to be called when all are added.
     pub fn add_element(&self, module: &mut Module, init: InstructionId, next: InstructionId) -> u32 {

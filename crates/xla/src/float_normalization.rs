@@ -291,17 +291,9 @@ fn is_kept(op: &Op) -> bool {
     ) || op.collective().is_some() && !is_collective_of_arrays(op)
 }
 
-/// Whether this sends arrays between devices and waits for them: neither the start nor the end of a transfer.
+/// Whether this sends whole arrays between devices and waits for them.
 fn is_collective_of_arrays(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::AllGather(_)
-            | Op::AllReduce(_)
-            | Op::ReduceScatter(_)
-            | Op::AllToAll(_)
-            | Op::CollectivePermute(_)
-            | Op::CollectiveBroadcast(_)
-    )
+    op.is_whole_collective() && !matches!(op, Op::RaggedAllToAll(_))
 }
 
 /// Whether the computations that an operation calls round all that they compute.

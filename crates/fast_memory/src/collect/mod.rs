@@ -10,7 +10,7 @@ mod values;
 mod views;
 
 use memplan_analysis::{Costs, Facts, ValueId};
-use memplan_ir::{EntitySet, Module, Users};
+use memplan_ir::{Effect, EntitySet, InstructionId, Module, Op, Users};
 use memplan_memory::Target;
 
 use crate::FastMemoryOptions;
@@ -18,7 +18,6 @@ use crate::benefit::Benefit;
 use crate::candidate::Candidate;
 use crate::idle::IdleTime;
 use crate::slices;
-pub(crate) use uses::reaches_fast_memory;
 use uses::{Collector, Uses};
 use views::views;
 
@@ -33,6 +32,25 @@ pub(crate) struct Context<'a> {
     pub(crate) idle: &'a IdleTime<'a>,
     pub(crate) users: &'a Users,
     pub(crate) benefit: &'a Benefit<'a>,
+}
+
+impl Context<'_> {
+    /// Whether an instruction is a kernel that reads its operands and writes its result in whichever memory they are.
+    /// Collectives do, too, but those of several arrays, or of a large one, are between main memories.
+    pub(crate) fn reaches_fast_memory(&self, id: InstructionId) -> bool {
+        let op = &self.module.instructions[id].op;
+        // A dynamic value is read and written with another extent than its buffer's.
+        let is_dynamic = matches!(op, Op::SetDimensionSize { .. } | Op::DynamicReshape);
+        let is_known = op.traits().effect == Effect::None || self.is_small_collective(id);
+        op.is_kernel() && is_known && !is_dynamic
+    }
+
+    fn is_small_collective(&self, id: InstructionId) -> bool {
+        let op = &self.module.instructions[id].op;
+        let bytes = self.module.shape(id).as_array().and_then(|array| array.dense_bytes());
+        let is_small = bytes.is_some_and(|bytes| bytes <= self.options.largest_collective);
+        op.is_whole_collective() && !matches!(op, Op::RaggedAllToAll(_)) && is_small
+    }
 }
 
 /// Lists candidates for fast memory, and slices of all arrays except those of `fast`; if that is `None`, no slices.

@@ -2,7 +2,7 @@
 
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::{LiveRange, ValueId, ValueKind};
-use memplan_ir::{ComputationId, Effect, EntitySet, InstructionId, Module, Op, Shape, Use};
+use memplan_ir::{ComputationId, EntitySet, InstructionId, Op, Shape, Use};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Context;
@@ -66,7 +66,7 @@ impl Walk<'_> {
                 continue;
             }
             let op = &instruction.op;
-            if !reaches_fast_memory(self.context.module, id) && !op.is_free() && !op.is_allocation() {
+            if !self.context.reaches_fast_memory(id) && !op.is_free() && !op.is_allocation() {
                 self.uses.needs_main.insert(value);
                 continue;
             }
@@ -86,7 +86,7 @@ impl Walk<'_> {
                 // A value that is passed on is used by its final readers.
                 Op::Tuple | Op::GetTupleElement { .. } | Op::Bitcast | Op::Parameter { .. } => {}
                 Op::While | Op::Conditional | Op::Call { .. } => self.pass_in(id),
-                _ if reaches_fast_memory(self.context.module, id) => self.read(id),
+                _ if self.context.reaches_fast_memory(id) => self.read(id),
                 _ => self.require_main(id),
             }
             if self.context.module.computations[instruction.parent].root == id {
@@ -267,34 +267,4 @@ impl Walk<'_> {
             _ => events.push(event),
         }
     }
-}
-
-/// The largest array that is sent between devices from and to fast memory. Of up to 4 MiB, libtpu has two in three there in
-/// the programs of docs/devices.md; of larger ones fewer than half, and then a program would seem to need too little.
-const MAX_TRANSFER_BYTES: u64 = 4 << 20;
-
-/// Whether an instruction is a kernel that reads its operands and writes its result in whichever memory they are. Transfers
-/// between devices do, too, but those of several arrays, or of a large one, are between main memories.
-pub(crate) fn reaches_fast_memory(module: &Module, id: InstructionId) -> bool {
-    let op = &module.instructions[id].op;
-    // A dynamic value is read and written with another extent than its buffer's.
-    let is_dynamic = matches!(op, Op::SetDimensionSize { .. } | Op::DynamicReshape);
-    let effect = op.traits().effect;
-    let bytes = module.shape(id).as_array().and_then(|array| array.dense_bytes());
-    let is_small = bytes.is_some_and(|bytes| bytes <= MAX_TRANSFER_BYTES);
-    let is_known = effect == Effect::None || is_transfer(op) && is_small;
-    op.is_kernel() && is_known && !is_dynamic
-}
-
-/// Whether an operation sends arrays between devices, and is done when they are there.
-fn is_transfer(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::AllGather(_)
-            | Op::AllReduce(_)
-            | Op::ReduceScatter(_)
-            | Op::AllToAll(_)
-            | Op::CollectivePermute(_)
-            | Op::CollectiveBroadcast(_)
-    )
 }

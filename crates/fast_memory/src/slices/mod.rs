@@ -30,7 +30,7 @@ use rustc_hash::{FxBuildHasher, FxHashSet};
 use smallvec::SmallVec;
 
 use crate::candidate::SliceCandidate;
-use crate::collect::{Context, reaches_fast_memory};
+use crate::collect::Context;
 use candidates::Builder;
 use classes::Classes;
 
@@ -79,7 +79,7 @@ fn sliced_uses(context: Context<'_>, fast: &EntitySet<ValueId>) -> IndexMap<Key,
     let mut uses: IndexMap<Key, Vec<Use>, FxBuildHasher> = IndexMap::default();
     for &id in &facts.line.instructions {
         let instruction = &module.instructions[id];
-        if !reaches_fast_memory(module, id) {
+        if !context.reaches_fast_memory(id) {
             continue;
         }
         let in_place = facts.in_place.must_alias(module, id);

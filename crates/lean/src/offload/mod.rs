@@ -205,20 +205,13 @@ fn stacks(module: &Module, users: &Users, loops: &[Loop]) -> Vec<Stack> {
 
 /// The update that writes a row into an element of a loop's state in each step, if nothing else in the loop uses it.
 fn row_written(module: &Module, users: &Users, of: &Loop, element: u32) -> Option<InstructionId> {
-    let update = module.instructions[of.next].operands[element as usize];
-    let &[rows, row, ..] = module.instructions[update].operands.as_slice() else { return None };
+    let update = of.only_update(module, users, element)?;
+    let row = module.instructions[update].operands[1];
     // The initial rows never exist: they are storage without contents on the host.
     let init = module.instructions[of.init].operands[element as usize];
     let starts_empty = matches!(module.instructions[init].op, Op::Broadcast { .. })
         && scalar(module, module.instructions[init].operands[0]).is_some();
-    let is_own = module.instructions[update].op == Op::DynamicUpdateSlice
-        && of.element_at(module, rows) == Some(element)
-        && of.taken.get(&element).is_some_and(|taken| taken[..] == [rows])
-        && users.of(rows) == [update]
-        && users.of(update) == [of.next]
-        && of.becomes_only(module, update, element)
-        && !of.read_by_condition.contains(&element);
-    (is_own && starts_empty && is_plain(module, update) && !is_mark(module, row)).then_some(update)
+    (starts_empty && is_plain(module, update) && !is_mark(module, row)).then_some(update)
 }
 
 impl Stack {
