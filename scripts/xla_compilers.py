@@ -52,20 +52,24 @@ def prepare(backend):
     os.environ["JAX_PLATFORMS"] = "" if backend == "gpu" else "cpu"
 
 
-def sharding(backend, tpu="v5e:2x2"):
-    """Where arguments are said to be, so that the backend's compiler is used; None for the CPU."""
+def device(backend, tpu="v5e:2x2"):
+    """A GPU or TPU that need not be here."""
     from jax.experimental import topologies
-    from jax.sharding import SingleDeviceSharding
 
-    if backend == "cpu":
-        return None
     if backend == "gpu":
         topology = topologies.get_topology_desc(
             platform="cuda", topology_name="1x1x1", topology="1x1x1", target_config=H100
         )
     else:
         topology = topologies.get_topology_desc(platform="tpu", topology_name=tpu)
-    return SingleDeviceSharding(topology.devices[0])
+    return topology.devices[0]
+
+
+def sharding(backend, tpu="v5e:2x2"):
+    """Where arguments are said to be, so that the backend's compiler is used; None for the CPU."""
+    from jax.sharding import SingleDeviceSharding
+
+    return None if backend == "cpu" else SingleDeviceSharding(device(backend, tpu))
 
 
 def placed(arguments, sharding):

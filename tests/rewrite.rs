@@ -54,7 +54,7 @@ fn rewritten_examples() {
     });
 }
 
-/// Of large programs, the search holds three after each rewrite; what a rewrite reaches alone is not lost.
+/// The search goes on with three variants of a large program. It must not lose what one rewrite reaches alone.
 #[test]
 fn all_rewrites_are_no_worse_than_one() {
     let compiler = Compiler::find("xla-gpu").unwrap();

@@ -4,8 +4,8 @@
     python devices.py --write            # puts the table into docs/devices.md
     python devices.py experts memplan    # one of them, as JSON
 
-Resident is what the process holds at most while it steps, beyond what it holds with the arguments and before it steps:
-of all 8 devices together, which share its memory. XLA's temporaries are of one device.
+Resident is the most memory that the process holds during the steps, less what it holds before them, with the arguments.
+All 8 devices share that memory. XLA's temporaries are those of one device.
 """
 
 from __future__ import annotations
@@ -81,10 +81,7 @@ def table() -> str:
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["--write"]:
-            page = PAGE.read_text()
-            PAGE.write_text(
-                tables.put(page, "<!-- really run: python/benches/devices.py -->\n", "<!-- end -->", table())
-            )
+            PAGE.write_text(tables.put(PAGE.read_text(), BEGIN, "<!-- end -->", table()))
         case [name, way]:
             print(json.dumps(measure(name, way)))
         case _:

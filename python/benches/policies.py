@@ -7,7 +7,6 @@ as memplan expects them and as XLA says, which compiles for a GPU without one.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -19,9 +18,8 @@ sys.path.append(str(Path(__file__).parents[2] / "scripts"))
 import tables
 import xla_compilers
 
-os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
 if __name__ == "__main__":
-    os.environ.pop("JAX_PLATFORMS", None)
+    xla_compilers.prepare("gpu")
 
 import equinox as eqx
 import flax.linen as nn
@@ -30,7 +28,6 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 from jax import lax
-from jax.experimental import topologies
 
 import memplan
 
@@ -318,14 +315,6 @@ def equinox_scanned() -> Model:
 TARGET = "gpu-h100"
 
 
-def device() -> Any:
-    """A GPU that need not be here."""
-    topology = topologies.get_topology_desc(
-        platform="cuda", topology_name="1x1x1", topology="1x1x1", target_config=xla_compilers.H100
-    )
-    return topology.devices[0]
-
-
 def needed_by_xla(module: memplan.Module, place: Any) -> int:
     """Bytes that XLA needs for a program."""
     import numpy as np
@@ -371,7 +360,7 @@ WAYS = ("as written", "policy", "rewrite", "both")
 
 def main(names: list[str]) -> None:
     writes = "--write" in names
-    place = device()
+    place = xla_compilers.device("gpu")
     rows = []
     for name in [name for name in names if name != "--write"] or MODELS:
         rows.append(row(name, place))

@@ -1,4 +1,4 @@
-//! `counters-past-barriers`: a loop counts its steps without a barrier on the way.
+//! `counters-past-barriers`: takes loop counters out of barriers.
 //!
 //! ```text
 //!   both = opt-barrier(tuple(i, x))                 both = opt-barrier(tuple(i, x))
@@ -6,9 +6,9 @@
 //!   next = add(j, 1)
 //! ```
 //!
-//! Passes that put what a step reads behind a barrier also put its number there. XLA does not see through barriers when it
-//! looks for the number of steps, and a GPU then asks the host after each step whether there is another: on an H200, a
-//! language model with such loops took 1.3 times as long (docs/gpu.md).
+//! A pass that puts the operands of a step behind a barrier puts the loop counter there, too, where slices use it. XLA looks
+//! for the trip count of a loop, and does not see through barriers. Without a trip count, the host decides after each step
+//! whether there is another: on an H200, a language model with such loops took 1.3 times as long (docs/gpu.md).
 //!
 //! *Changed* means that a counter was found behind a barrier.
 
@@ -19,7 +19,7 @@ use memplan_rewriter::loops::{Loop, loops};
 /// The pass.
 pub const COUNTERS_PAST_BARRIERS: PassFn = PassFn {
     name: "counters-past-barriers",
-    description: "let loops count their steps without a barrier on the way",
+    description: "take loop counters out of barriers, so that compilers see trip counts",
     run: |module, _| {
         if module.is_scheduled {
             return Ok(false);
@@ -35,7 +35,7 @@ pub const COUNTERS_PAST_BARRIERS: PassFn = PassFn {
     },
 };
 
-/// The instruction that makes the next number of a step, and the operand of it that is the number behind a barrier.
+/// The instruction that increments a counter, and its operand that is the counter behind a barrier.
 struct Counted {
     next: InstructionId,
     operand: usize,

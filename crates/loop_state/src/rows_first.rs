@@ -1,4 +1,4 @@
-//! Has a loop read the rows of an array before it overwrites them, whatever order a compiler chooses.
+//! Lets each step of a loop read rows of an array before it overwrites them, in whatever order a compiler runs the step.
 //!
 //! ```text
 //!   row = dynamic-slice(array, i, 0)                  row = dynamic-slice(array, i, 0)
@@ -7,9 +7,8 @@
 //!   n = dynamic-update-slice(array, g, i, 0)          n = dynamic-update-slice(get-tuple-element(both), index=1, g, i, 0)
 //! ```
 //!
-//! XLA decides which arrays to copy before it decides on an order, and fuses the read into each kernel that uses the row.
-//! A kernel that the update does not depend on may then run after it, for all that XLA knows, so it copies the whole array
-//! in each step.
+//! XLA inserts copies before it schedules, and fuses the slice into each kernel that uses the row. The update does not depend
+//! on all of these kernels, so they might run after it. XLA then copies the whole array in each step.
 
 use memplan_ir::{Cursor, Insert, InstructionId, Module, Names, Op, Users};
 use memplan_rewriter::loops::{Loop, loops};
@@ -30,7 +29,7 @@ pub(super) fn read_rows_first(module: &mut Module) {
     }
 }
 
-/// An array of a loop's state of which each step reads rows and writes rows.
+/// An array in the state of a loop. Each step reads rows of it and overwrites rows.
 struct Overwritten {
     /// Reads of rows, as they are listed.
     rows: Vec<InstructionId>,

@@ -324,8 +324,8 @@ fn updates_within_loops(now: &Situation<'_>) -> Vec<AnyPass> {
     if now.compiler.target == "cpu" { Vec::new() } else { in_place(now).map(way).collect() }
 }
 
-/// Small arrays, too, or all that are large, or half of each row, since the program may have to wait for what it reads, or
-/// as much as the link carries during the forward half, which is a third of the products.
+/// The strongest form first: all arrays, all large ones, half of each row (the program may wait for reads), as much as the
+/// link carries during the forward half, which is a third of the products.
 fn on_the_host(now: &Situation<'_>) -> Vec<AnyPass> {
     let all = passes::OFFLOAD_ROWS;
     let hidden = OffloadRows { share_of_time: 1.0 / 3.0, ..all };

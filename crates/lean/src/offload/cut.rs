@@ -26,7 +26,7 @@ pub(super) struct Cut {
 
 impl Cut {
     /// The cut in the middle of the outermost dimension that all rows have as a whole. `None` where there is no such
-    /// dimension, where shardings say how the rows are spread, and for what a cut has left.
+    /// dimension, where shardings say how the rows are spread, and where the rows are the rest of an earlier cut.
     pub(super) fn in_half(module: &Module, users: &Users, loops: &[Loop], stack: &Stack) -> Option<Cut> {
         let is_rest = |&slice: &InstructionId| {
             let users = users.of(slice).iter().map(|&user| &module.instructions[user]);
