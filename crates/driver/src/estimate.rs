@@ -290,6 +290,7 @@ fn plan_options(compiler: &Compiler) -> PlanOptions {
                 sharing: Sharing::AsXla(AsXla { take_over, temps_in_results: compiler.temps_in_results }),
                 ..PlaceOptions::default()
             },
+            results_in_tuples: compiler.results_in_tuples.clone(),
             ..AssignOptions::default()
         },
     }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use memplan_ir::ElementType;
+use memplan_ir::{ElementType, Opcode};
 use rustc_hash::FxHashSet;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny, IntoDeserializer};
@@ -15,7 +15,7 @@ use toml::de::DeValue;
 use crate::closest::did_you_mean;
 use crate::compiler_file::{self, BUILT_IN};
 use crate::target_spans::span_of;
-use crate::{Bytes, Family, FusionRules, Intervals, MemorySpaceId, Target};
+use crate::{Bytes, Family, FusionRules, Intervals, MemorySpaceId, Target, by_name};
 
 /// A compiler whose memory can be estimated.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -39,6 +39,10 @@ pub struct Compiler {
     /// Whether a result takes over the memory of an operand only where both have one shape.
     #[serde(default)]
     pub same_shapes: bool,
+    /// Operations that it makes library calls of, which return their result in a tuple, with their working memory. No kernel
+    /// writes over such a result.
+    #[serde(default, with = "by_name::list")]
+    pub results_in_tuples: Vec<Opcode>,
     /// How it orders loops that read slices of their state beside other work; nothing where they are ordered as all else.
     #[serde(default)]
     pub loops_with_slices: Option<LoopsWithSlices>,
@@ -415,7 +419,7 @@ mod tests {
                 .starts_with("mine.toml:2:12: no built-in compiler is `gcc`")
         );
         let without = |names: &str| format!("based_on = 'xla-cpu@0.12'\nwithout = {names}\n");
-        let passes = of(&without("['donation']")).unwrap().passes;
+        let passes = of(&without("['copy-insertion']")).unwrap().passes;
         assert_eq!(passes.as_slice(), &base.passes[..base.passes.len() - 1]);
         assert_eq!(
             error(&without("['done']")),

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use crate::{
     ALL, AnyPass, COLLECTIVE_COMBINER, COPY_INSERTION, CollectiveCombiner, CopyInsertion, DOT_MERGER,
     DOT_STRENGTH_REDUCTION, FLOAT_NORMALIZATION, FOREIGN, GEMM_WORKSPACE, INSTRUCTION_FUSION, LIBRARY_FUSION,
-    Pass, SPLITK_REWRITER, find,
+    Pass, Pipeline, SPLITK_REWRITER, WHILE_SIMPLIFIER, WhileSimplifier, find,
 };
 
 /// The passes with options in such files, each with its parser.
@@ -24,6 +24,7 @@ const WITH_OPTIONS: &[(&dyn Pass, Read)] = &[
     (&INSTRUCTION_FUSION, read::<InstructionFusion>),
     (&LIBRARY_FUSION, read::<LibraryFusion>),
     (&SPLITK_REWRITER, read::<SplitkRewriter>),
+    (&WHILE_SIMPLIFIER, read::<WhileSimplifier>),
 ];
 
 type Read = fn(&Compiler, &str) -> Result<Option<AnyPass>, CompilerError>;
@@ -36,34 +37,35 @@ fn read<P: Pass + DeserializeOwned>(
     Ok(compiler.options_of::<P>(name)?.map(AnyPass::from))
 }
 
-/// The passes that a compiler runs before it orders a program, with the options in its file.
+/// The passes that a compiler runs before it orders a program, with the options in its file, also of passes that run in
+/// others, such as `simplify`.
 ///
 /// # Errors
 /// [`CompilerError::File`] with the place of a pass that memplan does not know, of options that a pass does not have, and of
 /// options for a pass that the compiler does not run.
 pub fn of_compiler(compiler: &Compiler) -> Result<Vec<AnyPass>, CompilerError> {
-    for pass in compiler.passes_with_options() {
-        let message = match WITH_OPTIONS.iter().any(|(known, _)| known.name() == pass) {
-            true if compiler.passes.iter().any(|run| run == pass) => continue,
-            true => format!("options for pass `{pass}`, which is not among `passes`"),
-            false => {
-                let meant = did_you_mean(pass, WITH_OPTIONS.iter().map(|(known, _)| known.name()));
-                format!("no pass `{pass}` has options in a compiler's file{meant}")
-            }
-        };
-        return Err(compiler.wrong(&format!("options.{pass}"), message));
-    }
     let of_name = |(i, name): (usize, &String)| {
-        let read = WITH_OPTIONS.iter().find(|(known, _)| known.name() == name);
-        if let Some(pass) = read.map(|(_, read)| read(compiler, name)).transpose()?.flatten() {
-            return Ok(pass);
-        }
         find(name).map(AnyPass::Static).ok_or_else(|| {
             let meant = did_you_mean(name, ALL.iter().chain(FOREIGN).map(|pass| pass.name()));
             compiler.wrong(&format!("passes.{i}"), format!("there is no pass `{name}`{meant}"))
         })
     };
-    compiler.passes.iter().enumerate().map(of_name).collect()
+    let passes = compiler.passes.iter().enumerate().map(of_name).collect::<Result<Vec<_>, _>>()?;
+    let mut passes = Pipeline::new("passes", "what a compiler runs before it orders a program", passes);
+    for name in compiler.passes_with_options() {
+        let wrong = |message| compiler.wrong(&format!("options.{name}"), message);
+        let Some((_, read)) = WITH_OPTIONS.iter().find(|(known, _)| known.name() == name) else {
+            let meant = did_you_mean(name, WITH_OPTIONS.iter().map(|(known, _)| known.name()));
+            return Err(wrong(format!("no pass `{name}` has options in a compiler's file{meant}")));
+        };
+        if !passes.contains(name) {
+            return Err(wrong(format!("options for pass `{name}`, which is not among `passes`")));
+        }
+        if let Some(pass) = read(compiler, name)? {
+            passes = passes.with(name, pass);
+        }
+    }
+    Ok(passes.passes.into_owned())
 }
 
 #[cfg(test)]

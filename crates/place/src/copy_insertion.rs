@@ -46,13 +46,31 @@ use crate::spell_out::{declare_references, spell_out_tuples};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CopyInsertion {
-    /// Whether control dependencies are added. If not, a value that an instruction reads is copied unless the instruction
+    /// Where control dependencies are added. Elsewhere, a value that an instruction reads is copied unless the instruction
     /// that overwrites it depends on the reader already.
-    pub adds_order: bool,
+    pub adds_order: AddsOrder,
+}
+
+/// What overwrites the values whose readers are made to run before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AddsOrder {
+    /// Updates in place, and results of computations.
+    Always,
+    /// Results of computations, such as the next state of a loop.
+    ForResults,
+    /// Nothing.
+    Never,
+}
+
+impl AddsOrder {
+    fn for_a(self, is_update: bool) -> bool {
+        self == AddsOrder::Always || self == AddsOrder::ForResults && !is_update
+    }
 }
 
 /// The pass as `compile` runs it.
-pub const COPY_INSERTION: CopyInsertion = CopyInsertion { adds_order: true };
+pub const COPY_INSERTION: CopyInsertion = CopyInsertion { adds_order: AddsOrder::Always };
 
 impl Default for CopyInsertion {
     fn default() -> CopyInsertion {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use cranelift_entity::{SecondaryMap, packed_option::PackedOption};
 use indexmap::IndexMap;
 use memplan_analysis::{BufferId, Buffers, Dataflow, Facts, Value, ValueKind};
-use memplan_ir::{ArrayShape, InstructionId, Module, Op, Position, PositionId, Shape, fingerprint};
+use memplan_ir::{ArrayShape, InstructionId, Module, Op, Opcode, Position, PositionId, Shape, fingerprint};
 use memplan_memory::{
     Allocation, AllocationId, AllocationKind, Bytes, MemoryPlan, MemorySpaceId, Slice, Target, Totals,
 };
@@ -25,6 +25,9 @@ pub struct AssignOptions {
     pub scratch: SecondaryMap<InstructionId, Bytes>,
     /// Values that must be in a certain memory.
     pub pins: Vec<Pin>,
+    /// Operations that leave their result in a tuple, with their working memory: XLA writes nothing over such a result. Read
+    /// by those who share as XLA does.
+    pub results_in_tuples: Vec<Opcode>,
     /// How to place values.
     pub place: PlaceOptions,
 }
@@ -74,7 +77,8 @@ pub(crate) fn assign_below(
     options: &AssignOptions,
     limit: Option<Bytes>,
 ) -> Result<Option<MemoryPlan>, PlanError> {
-    let program = HloProgram::pinned(module, facts, target, &options.scratch, &options.pins)?;
+    let program = HloProgram::pinned(module, facts, target, &options.scratch, &options.pins)?
+        .with_results_in_tuples(&options.results_in_tuples);
     let placement = place_below(&program, target, &options.place, limit)
         .map_err(|error| PlanError::of_place(&program, error))?;
     Ok(placement.map(|placement| MemoryPlan {

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::{BufferId, Facts, ValueKind, flights, kernel_scratch};
-use memplan_ir::{Instruction, InstructionId, Literal, Module, Op, PositionId};
+use memplan_ir::{FusionKind, Instruction, InstructionId, Literal, Module, Op, Opcode, PositionId};
 use memplan_memory::{Alignment, Bytes, MemorySpaceId, Target};
 use memplan_program::{Origin, Program, Scratch, Time, Value, ValueId};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::pins::{self, Pin, PinError};
 
@@ -29,6 +29,8 @@ pub struct HloProgram<'a> {
     /// Operands that operations may overwrite: an instant, a value that is read then, and the number of an operand that
     /// holds it. Ascending.
     operands_with: Vec<(Time, ValueId, u32)>,
+    /// Instructions whose result is an element of a tuple to XLA, though it is none here.
+    in_tuples: FxHashSet<InstructionId>,
 }
 
 impl<'a> HloProgram<'a> {
@@ -81,7 +83,36 @@ impl<'a> HloProgram<'a> {
         let (offsets, first_of) = place_parts(module, facts, target, &mut sizes);
         let spaces = pins::spaces(module, facts, target, pins)?;
         let operands_with = operands_with(module, facts);
-        Ok(HloProgram { module, facts, sizes, offsets, first_of, arguments, spaces, scratch, operands_with })
+        let in_tuples = FxHashSet::default();
+        Ok(HloProgram {
+            module,
+            facts,
+            sizes,
+            offsets,
+            first_of,
+            arguments,
+            spaces,
+            scratch,
+            operands_with,
+            in_tuples,
+        })
+    }
+
+    /// The same, of a compiler whose library calls for some operations, alone or in a kernel, return their results in tuples.
+    pub(crate) fn with_results_in_tuples(mut self, operations: &[Opcode]) -> HloProgram<'a> {
+        let module = self.module;
+        let is_called = |id: &InstructionId| operations.contains(&module.instructions[*id].op.opcode());
+        let calls_library = |&id: &InstructionId| match &module.instructions[id].op {
+            Op::Fusion(fusion) if fusion.kind == FusionKind::Custom => {
+                let body = module.instructions[id].called[0];
+                module.computations[body].instructions.iter().any(is_called)
+            }
+            _ => is_called(&id),
+        };
+        if !operations.is_empty() {
+            self.in_tuples = self.facts.line.instructions.iter().copied().filter(calls_library).collect();
+        }
+        self
     }
 
     /// The offset of a value within its group's place: parts are adjacent in their whole.
@@ -206,6 +237,9 @@ impl Program for HloProgram<'_> {
         let flow = &self.facts.flow;
         let writer = flow.positions.instruction(flow.values[operand].definition);
         let instruction = &self.module.instructions[id];
+        if self.in_tuples.contains(&writer) {
+            return false;
+        }
         // Kernels take in what only renames dimensions.
         let is_kernel = matches!(instruction.op, Op::Fusion(_));
         let is_renamed =

@@ -30,4 +30,4 @@ pub use unshare_splats::UNSHARE_SPLATS;
 pub use while_invariant_code_motion::{
     MotionWorth, WHILE_INVARIANT_CODE_MOTION, WHILE_INVARIANT_CODE_MOTION_OF_ALL, WhileInvariantCodeMotion,
 };
-pub use while_simplifier::{WHILE_SIMPLIFIER, WhileSimplifier};
+pub use while_simplifier::{WHILE_LOOP_CONSTANT_SINKING, WHILE_SIMPLIFIER, WhileSimplifier};

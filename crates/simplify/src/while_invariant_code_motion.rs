@@ -16,6 +16,8 @@
 //! * if it *replaces* its operand: an array that the loop passes on only for this value, that nothing else keeps alive,
 //!   and that is no smaller.
 //!
+//! XLA's CPU compiler ([`MotionWorth::AnyWork`]) moves everything that computes something, also of constants and iotas alone.
+//!
 //! Leaves alone: broadcasts, iotas and constants, which are better computed at their use; control flow, custom calls
 //! and collectives; loops with side effects. Requires nothing. *Changed* means that something was moved.
 
@@ -117,7 +119,7 @@ fn hoist(
         return None;
     }
     let instructions = r.live_instructions_of(body);
-    let sources = sources(r, body, root, &instructions);
+    let sources = sources(r, body, root, &instructions, options.worth);
     let moved = match options.worth {
         MotionWorth::NoBytes => {
             moved_values(r, init, [body, condition], &instructions, &sources, options.max_free_bytes)
@@ -141,6 +143,7 @@ fn sources(
     body: ComputationId,
     root: InstructionId,
     instructions: &[InstructionId],
+    worth: MotionWorth,
 ) -> Sources {
     let mut sources = Sources::default();
     for &id in instructions {
@@ -149,7 +152,7 @@ fn sources(
                 Source::Element(i as u32)
             }
             (None, Op::Constant(Literal::Array(_))) => Source::Constant,
-            (None, _) if is_movable(r, id) => {
+            (None, op) if is_movable(r, id) || worth == MotionWorth::AnyWork && is_repeated(op) => {
                 let operands = r.operands(id).iter().map(|operand| sources[operand]);
                 operands.fold(Source::Constant, join)
             }
@@ -174,12 +177,16 @@ fn is_movable(r: &Rewriter<'_>, id: InstructionId) -> bool {
     let op = r.op(id);
     let is_function = match op.traits().access {
         Access::Elementwise => op.is_elementwise() && !matches!(op, Op::StochasticConvert),
-        // Views cost nothing, and an instruction without operands is cheaper to repeat than to keep.
-        Access::Reindexing => !matches!(op, Op::Bitcast | Op::Broadcast { .. } | Op::Iota { .. }),
+        Access::Reindexing => !is_repeated(op),
         Access::Contraction | Access::Reduction => true,
         Access::Update | Access::Whole => false,
     };
     is_function && !r.is_pinned(id) && r.array(id).is_some()
+}
+
+/// Views cost nothing, and an instruction without operands is cheaper to repeat than to keep.
+fn is_repeated(op: &Op) -> bool {
+    matches!(op, Op::Bitcast | Op::Broadcast { .. } | Op::Iota { .. })
 }
 
 /// The values to compute before the loop, in order.
@@ -246,7 +253,8 @@ fn moved_values(
     brought.into_iter().filter(moves).collect()
 }
 
-/// The values that something is computed for and that do not change, as far as anything else reads them.
+/// The values that something is computed for and that do not change, as far as anything else reads them. What constants alone
+/// decide is folded before, unless it is large.
 fn values_of_work(
     r: &Rewriter<'_>,
     body: ComputationId,
@@ -254,7 +262,7 @@ fn values_of_work(
     sources: &Sources,
 ) -> Vec<InstructionId> {
     let is_work = |id: InstructionId| {
-        let is_fixed = matches!(sources[&id], Source::Element(_) | Source::Elements);
+        let is_fixed = sources[&id] != Source::Varying;
         is_fixed && state_element(r, body, id).is_none() && is_movable(r, id) && !only_arranges(r.op(id))
     };
     let users = instructions.iter().filter(|&&user| !is_work(user));

@@ -26,8 +26,9 @@
 
 use memplan_analysis::trip_count;
 use memplan_ir::{ComputationId, Instruction, InstructionId, Literal, Module, Op, Opcode, Shape, ShapeId};
-use memplan_rewriter::{Context, NEGLIGIBLE_BYTES, Outcome, Pass, PassError, Rewriter, inline};
+use memplan_rewriter::{Context, NEGLIGIBLE_BYTES, Outcome, Pass, PassError, PassFn, Rewriter, inline};
 use rustc_hash::{FxHashMap, FxHashSet};
+use serde::Deserialize;
 use smallvec::SmallVec;
 
 use crate::copy_computation::{
@@ -37,17 +38,28 @@ use crate::tuple_simplifier::element_of_tuple;
 use crate::tuple_uses::unused_elements;
 
 /// Rewrites loops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct WhileSimplifier {
     /// Most sweeps in one run. Each takes one level of nesting further.
     pub max_sweeps: usize,
     /// A constant of at most this many bytes may be repeated in the body and the condition of a loop.
     pub max_repeated_bytes: u64,
+    /// Whether broadcasts of such constants, and iotas, may be repeated.
+    pub repeats_arrays: bool,
 }
 
 /// The pass with the limits that `compile` uses.
 pub const WHILE_SIMPLIFIER: WhileSimplifier =
-    WhileSimplifier { max_sweeps: 8, max_repeated_bytes: NEGLIGIBLE_BYTES };
+    WhileSimplifier { max_sweeps: 8, max_repeated_bytes: NEGLIGIBLE_BYTES, repeats_arrays: true };
+
+/// The pass before options of a compiler's file say otherwise: XLA's compilers look for constants that loops carry once, and
+/// see none that called computations make.
+pub const WHILE_LOOP_CONSTANT_SINKING: PassFn = PassFn {
+    name: "while-loop-constant-sinking",
+    description: "have loops make constants that they carry, as XLA's compilers do before they inline calls",
+    run: |module, context| Ok(WHILE_SIMPLIFIER.run(module, context)?.changed),
+};
 
 impl Default for WhileSimplifier {
     fn default() -> WhileSimplifier {
@@ -71,7 +83,7 @@ impl Pass for WhileSimplifier {
             let unused = unused_elements(&rewriter, |op| matches!(op, Op::While));
             rewriter.sweep(|r, id| match r.op(id) {
                 Op::While if !r.is_pinned(id) => {
-                    few_trips(r, id).or_else(|| with_less_state(r, id, &unused[id], self.max_repeated_bytes))
+                    few_trips(r, id).or_else(|| with_less_state(r, id, &unused[id], self))
                 }
                 Op::GetTupleElement { index } => {
                     element_of_tuple(r, id, *index).or_else(|| passed_on(r, id, *index))
@@ -131,7 +143,7 @@ fn with_less_state(
     r: &mut Rewriter<'_>,
     id: InstructionId,
     unused: &[bool],
-    max_repeated_bytes: u64,
+    options: &WhileSimplifier,
 ) -> Option<InstructionId> {
     let (body, condition) = (r.get(id).called[0], r.get(id).called[1]);
     let init = r.operand(id, 0);
@@ -145,7 +157,7 @@ fn with_less_state(
     }
     let init = r.operands(init).to_vec();
     let next = r.operands(body_root).to_vec();
-    let fates = fates(r, [body, condition], &init, &next, unused, max_repeated_bytes);
+    let fates = fates(r, [body, condition], &init, &next, unused, options);
     if fates.iter().all(|fate| *fate == Fate::Kept) {
         return None;
     }
@@ -180,7 +192,7 @@ fn fates(
     init: &[InstructionId],
     next: &[InstructionId],
     unused: &[bool],
-    max_repeated_bytes: u64,
+    options: &WhileSimplifier,
 ) -> Vec<Fate> {
     let n = init.len();
     let passes_on: Vec<bool> = (0..n).map(|i| state_element(r, body, next[i]) == Some(i)).collect();
@@ -194,7 +206,7 @@ fn fates(
                 return Fate::Dropped;
             }
             let stays = passes_on[i] || (r.splat(init[i]).is_some() && r.splat(init[i]) == r.splat(next[i]));
-            if stays && is_repeatable(r, init[i], max_repeated_bytes) {
+            if stays && options.may_repeat(r, init[i]) {
                 return Fate::Made(init[i]);
             }
             let first = *first_alike.entry(step(r, body, init[i], next[i], i)).or_insert(i);
@@ -259,11 +271,16 @@ fn live_elements(
 
 /// Whether a value may be made in every iteration rather than carried: it reads nothing from memory, or next to
 /// nothing.
-fn is_repeatable(r: &Rewriter<'_>, id: InstructionId, max_bytes: u64) -> bool {
-    match r.op(id) {
-        Op::Iota { .. } => true,
-        Op::Broadcast { .. } => is_small_constant(r, r.operand(id, 0), max_bytes),
-        _ => is_small_constant(r, id, max_bytes),
+impl WhileSimplifier {
+    /// Whether body and condition may make a value from before the loop on their own.
+    fn may_repeat(&self, r: &Rewriter<'_>, id: InstructionId) -> bool {
+        match r.op(id) {
+            Op::Iota { .. } => self.repeats_arrays,
+            Op::Broadcast { .. } => {
+                self.repeats_arrays && is_small_constant(r, r.operand(id, 0), self.max_repeated_bytes)
+            }
+            _ => is_small_constant(r, id, self.max_repeated_bytes),
+        }
     }
 }
 

@@ -8,11 +8,14 @@
 //! ```
 //!
 //! cuDNN pads both sides equally, so XLA's GPU compiler pads other operands itself. Gradients of kernels need the same
-//! padded operand, which then stays in memory for them. Dilated operands, as in transposed convolutions, are also
-//! padded between elements (seen on jaxlib 0.10.2). Left alone: cropping, and dilated operands with a reversed kernel,
-//! which cuDNN treats as gradients of inputs. *Changed* means that an operand was padded.
+//! padded operand, which then stays in memory for them. Gradients of inputs, which read the kernel backward, come out as
+//! long as the padded operand, and are sliced. Other dilated operands, as in transposed convolutions, are also padded
+//! between elements (seen on jaxlib 0.10.2). Left alone: cropping. *Changed* means that an operand was padded, or a result
+//! sliced.
 
-use memplan_ir::{Convolution, InstructionId, Op, PaddingDimension, Scalar, Shape, WindowDimension};
+use memplan_ir::{
+    Convolution, InstructionId, Op, PaddingDimension, Scalar, Shape, SliceDimension, WindowDimension,
+};
 use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
 use smallvec::SmallVec;
 
@@ -26,6 +29,7 @@ pub const CONVOLUTION_PADDING_LEGALIZATION: PassFn = PassFn {
 fn run(module: &mut memplan_ir::Module, _: &Context<'_>) -> Result<bool, PassError> {
     let mut rewriter = Rewriter::new(module);
     rewriter.sweep(|r, id| match r.op(id) {
+        Op::Convolution(convolution) if is_gradient_of_input(r, id, convolution) => slice_result(r, id),
         Op::Convolution(convolution) if is_to_pad(r, id, convolution) => pad_operand(r, id),
         _ => None,
     });
@@ -40,6 +44,42 @@ fn is_to_pad(r: &Rewriter<'_>, id: InstructionId, convolution: &Convolution) -> 
             true => !is_reversed(r, id, convolution) && !is_swapped(r, id, convolution),
             false => window.iter().any(|w| w.padding_low != w.padding_high),
         }
+}
+
+fn is_gradient_of_input(r: &Rewriter<'_>, id: InstructionId, convolution: &Convolution) -> bool {
+    convolution.window.dimensions.iter().any(|w| w.size > 1) && is_reversed(r, id, convolution)
+}
+
+/// The gradient of an input, with the elements by which one side is padded more than the other.
+fn slice_result(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
+    let Op::Convolution(mut convolution) = r.op(id).clone() else { return None };
+    let result = r.array(id)?.clone();
+    let mut longer = result.clone();
+    let mut slices: SmallVec<[SliceDimension; 4]> =
+        result.dimensions.iter().map(|&limit| SliceDimension { start: 0, limit, stride: 1 }).collect();
+    let Convolution { window, dimensions: numbers, .. } = &mut *convolution;
+    for (w, &d) in window.dimensions.iter_mut().zip(&numbers.output_spatial) {
+        // Of the convolution whose gradient this is.
+        let reach = (w.size - 1) * w.window_dilation;
+        let (low, least_high) = (reach - w.padding_low, reach - w.padding_high);
+        // A stride may leave elements at the end that no window reads.
+        let high = low.clamp(least_high, least_high + w.base_dilation - 1);
+        if low < 0 || high < 0 {
+            return None;
+        }
+        let more = (low - high).abs();
+        *(if low > high { &mut w.padding_low } else { &mut w.padding_high }) += more;
+        let slice = &mut slices[d as usize];
+        slice.start = (low - high).max(0);
+        slice.limit += slice.start;
+        longer.dimensions[d as usize] += more;
+    }
+    if longer == result {
+        return None;
+    }
+    let operands = r.operands(id).to_vec();
+    let gradient = r.emit(Op::Convolution(convolution), operands, Shape::Array(longer));
+    Some(r.emit(Op::Slice { dimensions: slices.into_iter().collect() }, [gradient], Shape::Array(result)))
 }
 
 /// Whether the kernel is the larger array, as in gradients with regard to kernels: XLA makes it the input.

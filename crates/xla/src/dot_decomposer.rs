@@ -32,6 +32,13 @@ pub const TRANSPOSE_FOLDING: PassFn = PassFn {
     run: fold,
 };
 
+/// Transposes matrices that are multiplied by vectors.
+pub const MATRIX_VECTOR_PRODUCTS: PassFn = PassFn {
+    name: "matrix-vector-products",
+    description: "transpose matrices that vectors are multiplied by, as XLA's CPU compiler does",
+    run: transpose_for_vectors,
+};
+
 fn decompose(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     let mut rewriter = Rewriter::new(module);
     rewriter.sweep(|r, id| match r.op(id) {
@@ -154,4 +161,37 @@ fn fold_transposes(r: &mut Rewriter<'_>, id: InstructionId, mut dot: Dot) -> Opt
     }
     let shape = Shape::Array(r.array(id)?.clone());
     Some(r.emit(Op::Dot(Box::new(dot)), [left, right], shape))
+}
+
+fn transpose_for_vectors(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+    let mut rewriter = Rewriter::new(module);
+    rewriter.sweep(|r, id| match r.op(id) {
+        Op::Dot(dot) if r.dimensions(id).is_some_and(|extents| extents.len() == 1) => {
+            let dot = dot.clone();
+            for_vector(r, id, *dot)
+        }
+        _ => None,
+    });
+    Ok(rewriter.finish())
+}
+
+/// XLA folds transposes of matrices into products of two matrices alone. The matrix is on the left with its rows, or on the
+/// right with its columns.
+fn for_vector(r: &mut Rewriter<'_>, id: InstructionId, mut dot: Dot) -> Option<InstructionId> {
+    let mut operands = [r.operand(id, 0), r.operand(id, 1)];
+    let DotDimensions { lhs_contracting, rhs_contracting, lhs_batch, .. } = &mut dot.dimensions;
+    if !lhs_batch.is_empty() {
+        return None;
+    }
+    let mut changed = false;
+    for (operand, contracting, at) in [(0, lhs_contracting, 1), (1, rhs_contracting, 0)] {
+        let is_matrix = r.dimensions(operands[operand])?.len() == 2;
+        if is_matrix && contracting.len() == 1 && contracting[0] != at {
+            operands[operand] = r.transposed(operands[operand], &Dimensions::from_iter([1, 0]))?;
+            contracting[0] = at;
+            changed = true;
+        }
+    }
+    let shape = r.shape(id).clone();
+    changed.then(|| r.emit(Op::Dot(Box::new(dot)), operands, shape))
 }

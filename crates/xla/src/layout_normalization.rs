@@ -65,7 +65,7 @@ fn transpose(r: &mut Rewriter<'_>, id: InstructionId, order: &Dimensions) -> Opt
 }
 
 /// An operation on the elements of arrays that are transposed in the same way, or only repeat.
-fn pointwise(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
+pub(super) fn pointwise(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     let transpose = r.operands(id).iter().copied().find(|&operand| permutation(r, operand).is_some())?;
     let order = permutation(r, transpose)?.clone();
     let extents = r.dimensions(id)?;
@@ -153,11 +153,11 @@ fn without_single_rows(r: &mut Rewriter<'_>, id: InstructionId) -> Option<Instru
 }
 
 /// Whether an operation computes each element of its result from those at the same place, and calls nothing for that.
-fn is_elementwise(r: &Rewriter<'_>, id: InstructionId) -> bool {
+pub(super) fn is_elementwise(r: &Rewriter<'_>, id: InstructionId) -> bool {
     cost::is_pointwise(r.module(), id) && r.get(id).called.is_empty()
 }
 
-fn permutation<'r>(r: &'r Rewriter<'_>, id: InstructionId) -> Option<&'r Dimensions> {
+pub(super) fn permutation<'r>(r: &'r Rewriter<'_>, id: InstructionId) -> Option<&'r Dimensions> {
     match r.op(id) {
         Op::Transpose { dimensions } => Some(dimensions),
         _ => None,

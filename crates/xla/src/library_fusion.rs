@@ -39,7 +39,7 @@ pub struct LibraryFusion {
 pub struct LibraryRules {
     /// Smaller arrays are not worth a call.
     pub min_elements: u64,
-    /// Most instructions in a kernel.
+    /// Most instructions in a kernel, its parameters included.
     pub max_instructions: usize,
     /// Most dimensions of an array.
     pub max_rank: usize,
@@ -90,7 +90,22 @@ struct Library<'a> {
     positions: FxHashMap<InstructionId, usize>,
     /// The kernel that an instruction is in.
     kernel_of: FxHashMap<InstructionId, usize>,
-    kernels: Vec<Vec<InstructionId>>,
+    kernels: Vec<Kernel>,
+}
+
+/// A kernel that grows.
+#[derive(Default)]
+struct Kernel {
+    members: Vec<InstructionId>,
+    /// What the members read of others.
+    parameters: FxHashSet<InstructionId>,
+}
+
+impl Kernel {
+    /// Instructions in the computation of the fusion.
+    fn len(&self) -> usize {
+        self.members.len() + self.parameters.len()
+    }
 }
 
 /// Which way a kernel grows.
@@ -126,12 +141,13 @@ impl<'a> Library<'a> {
                 continue;
             }
             let kernel = self.kernels.len();
-            self.kernels.push(Vec::new());
+            self.kernels.push(Kernel::default());
             self.take(id, kernel);
             while grows && self.grow(kernel) {}
         }
         let Library { positions, kernels, .. } = self;
-        let with_members = kernels.into_iter().rev().filter(|members| !members.is_empty());
+        let with_members =
+            kernels.into_iter().rev().map(|kernel| kernel.members).filter(|members| !members.is_empty());
         with_members
             .map(|mut members| {
                 members.sort_unstable_by_key(|id| std::cmp::Reverse(positions[id]));
@@ -142,14 +158,19 @@ impl<'a> Library<'a> {
 
     fn take(&mut self, id: InstructionId, kernel: usize) {
         self.kernel_of.insert(id, kernel);
-        self.kernels[kernel].push(id);
+        let operands = self.module.instructions[id].operands.iter().copied();
+        let read = operands.filter(|operand| self.kernel_of.get(operand) != Some(&kernel));
+        let Kernel { members, parameters } = &mut self.kernels[kernel];
+        parameters.extend(read);
+        parameters.remove(&id);
+        members.push(id);
     }
 
     /// Takes in neighbors, nearest first. Says whether there were any.
     fn grow(&mut self, kernel: usize) -> bool {
         let mut open: VecDeque<(InstructionId, Direction)> = VecDeque::new();
         let mut seen: FxHashSet<InstructionId> = FxHashSet::default();
-        let top_down = self.kernels[kernel].clone();
+        let top_down = self.kernels[kernel].members.clone();
         top_down.iter().for_each(|&id| self.add_operands(id, kernel, &mut open, &mut seen));
         top_down.iter().for_each(|&id| self.add_user(id, &mut open, &mut seen));
         let mut changed = false;
@@ -162,7 +183,7 @@ impl<'a> Library<'a> {
                     let fits =
                         self.kernels[kernel].len() + self.kernels[other].len() <= self.rules.max_instructions;
                     if fits {
-                        for member in std::mem::take(&mut self.kernels[other]) {
+                        for member in std::mem::take(&mut self.kernels[other]).members {
                             self.take(member, kernel);
                         }
                         changed = true;

@@ -52,7 +52,9 @@ impl Separate<'_> {
             return Err(Conflict::ReadWhileOverwritten);
         }
         self.later_reader(writer, &touched_by)?;
-        if updater.is_some() && !self.options.adds_order {
+        // A copy made by this pass runs after all that read what it overwrites.
+        let is_copy = self.class_of_copy.contains_key(&self.nodes[writer].id);
+        if !is_copy && !self.options.adds_order.for_a(updater.is_some()) {
             self.unordered_reader(writer, &touched_by)?;
         }
         for node in touched_by {
