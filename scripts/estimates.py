@@ -57,9 +57,9 @@ class Refused(Exception):
     """memplan did not estimate a module."""
 
 
-def estimate(memplan, module, backend):
+def estimate(memplan, module, compiler):
     start = processor_time()
-    run = subprocess.run([memplan, 'estimate', module, '--compiler', COMPILERS[backend], '--format', 'json'],
+    run = subprocess.run([memplan, 'estimate', module, '--compiler', compiler, '--format', 'json'],
                          capture_output=True, text=True)
     if run.returncode not in (0, 3):  # 3: it does not fit
         raise Refused(f'{module}: {run.stderr.strip()}')
@@ -76,7 +76,7 @@ def table(memplan, files, truth):
             if total < LEAST:
                 cells += ['', '', '']
                 continue
-            found, seconds = estimate(memplan, file, backend)
+            found, seconds = estimate(memplan, file, COMPILERS[backend])
             ratios[backend][program] = found / total
             slowest[backend] = max(slowest[backend], seconds)
             cells += [f'{total / 1e6:,.1f}', f'{found / 1e6:,.1f}', f'{found / total:.3f}']

@@ -136,9 +136,11 @@ pub struct ContractionRules {
     pub windows_outside_tiles: bool,
     /// Of dots: whether tiles are loaded and stored by strides, as in Triton's kernels in XLA. Then each dimension of
     /// the product (batch, rows or columns, contracted) is one stretch of the array in memory, or two for the rows of
-    /// the left operand of a product without batches, and neither counted numbers (iota) nor padding are loaded. On the
-    /// way out, each operation reads the one before it once, and else only what is in memory, or repeats it.
+    /// the left operand of a product without batches, and padding is not loaded. On the way out, each operation reads the
+    /// one before it once, and else only what is in memory, or repeats it.
     pub by_strides: bool,
+    /// Of dots that are loaded by strides: whether numbers that are counted (iota) need not be in memory.
+    pub counts: bool,
     /// Whether the result can be worked on before it is stored.
     pub epilogue: bool,
     /// Whether reductions of the result share the kernel: they add up each tile before it is stored.

@@ -304,7 +304,8 @@ impl Grouper<'_> {
         }
         match self.module.instructions[id].op {
             _ if kernel.hero.is_some_and(|(dot, _)| is_complex(self.module, dot)) => false,
-            Op::Iota { .. } | Op::Pad { .. } => false,
+            Op::Iota { .. } => self.contraction(hero).counts,
+            Op::Pad { .. } => false,
             Op::Transpose { .. } => strides::loads_stretches(self.module, self.users, id, &kernel.members),
             _ => true,
         }
