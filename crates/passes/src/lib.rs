@@ -130,7 +130,6 @@ pub const ALL: &[&dyn Pass] = &[
     &TUPLE_SIMPLIFIER,
     &WHILE_INVARIANT_CODE_MOTION,
     &WHILE_SIMPLIFIER,
-    &WHILE_LOOP_CONSTANT_SINKING,
 ];
 
 /// Passes that other compilers run and memplan does not, since programs need no less memory after them: what an estimate
@@ -156,6 +155,7 @@ pub const FOREIGN: &[&dyn Pass] = &[
     &LAYOUT_CONSTRAINTS,
     &LAYOUT_NORMALIZATION,
     &RESHAPE_MOVER,
+    &WHILE_LOOP_CONSTANT_SINKING,
     &MATRIX_VECTOR_PRODUCTS,
     &LIBRARY_CALL_LAYOUTS,
     &LIBRARY_FUSION,
