@@ -8,7 +8,8 @@
 //!
 //! Where the result of one such diamond begins the next one (softmax, normalization), both are one kernel. It holds a
 //! row at a time, so it cannot write over its operand; and its result is stored, even if others could compute it. The
-//! kernel also takes in operations on elements that only it needs, and those that follow the result.
+//! kernel also takes in operations on elements that only it needs, and those that follow the result, with reductions of its
+//! rows, as in variances.
 //!
 //! Seen in 0.12 on softmax, logarithms of it, and normalizations, with rows of 2 to 16,384 elements: longer ones XLA
 //! reduces in steps. Left alone: reductions that something else reads too, so most of those that the backward half
@@ -238,7 +239,17 @@ impl Search<'_> {
             && self.users.of(reader).len() > 1
     }
 
-    /// Adds operations on the elements of the result that nothing else reads, and that take no more bytes.
+    /// Whether an operation reduces the rows of an array.
+    fn is_of_rows(&self, reduce: InstructionId) -> bool {
+        let instruction = &self.module.instructions[reduce];
+        let Op::Reduce { dimensions } = &instruction.op else { return false };
+        let operand = self.module.shape(instruction.operands[0]).as_array();
+        instruction.operands.len() == 2
+            && operand.is_some_and(|array| dimensions[..] == [array.rank() as i64 - 1])
+    }
+
+    /// Adds operations on the elements of the result, and reductions of its rows, that nothing else reads, and that take no
+    /// more bytes.
     fn add_what_follows(&self, kernel: &mut Kernel, result: InstructionId, taken: &FxHashSet<InstructionId>) {
         let bytes = |id| self.module.shape(id).as_array().and_then(|array| array.dense_bytes());
         while let &[user] = self.users.of(kernel.root) {
@@ -251,7 +262,7 @@ impl Search<'_> {
             if kernel.root == result
                 || taken.contains(&user)
                 || !instruction.control_predecessors.is_empty()
-                || !cost::is_pointwise(self.module, user)
+                || !(cost::is_pointwise(self.module, user) || self.is_of_rows(user))
                 || !others.clone().all(is_stored)
                 || bytes(user) > bytes(kernel.root)
                 || kernel.members.len() >= MAX_MEMBERS
