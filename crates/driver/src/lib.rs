@@ -57,7 +57,8 @@ pub use objective::{Excess, Objective, Price, exceeded, undominated};
 pub use parallel::map as in_parallel;
 pub use report::{Stage, StageReport, TriedGuess, TriedProgram, TriedPrograms, TriedSchedule};
 pub use rewrite::{
-    Forms, Lever, NoLever, Rewrite, RewriteError, RewriteOptions, Rewritten, Situation, Step, rewrite,
+    Forms, Lever, NoLever, Rewrite, RewriteError, RewriteOptions, Rewritten, Situation, Step, each_alone,
+    rewrite,
 };
 pub use spread::{Estimated, price};
 pub use stages::Stages;

@@ -26,7 +26,7 @@ use memplan_ir as ir;
 use memplan_ir::Module;
 use memplan_memory::{Bytes, Compiler, MemorySpaceId, Target};
 use memplan_passes as passes;
-use memplan_passes::{AnyPass, Context, Pass, PassError, Pipeline, Report, RunOptions};
+use memplan_passes::{AnyPass, Context, OfOneDevice, Pass, PassError, Pipeline, Report, RunOptions};
 use memplan_plan_hlo::ScheduleOptions;
 
 pub use list::{Forms, Lever, NoLever, Rewrite, Situation};
@@ -189,17 +189,7 @@ pub fn rewrite(
     options: &RewriteOptions,
 ) -> Result<Rewritten, RewriteError> {
     let machine = compiler.on(target);
-    ir::verify(&module).map_err(EstimateError::Invalid)?;
-    let (whole, module, spread) = match Share::of(&module, &machine)? {
-        Share::Partitioned(of_one) if of_one.for_all(&module, &of_one.module).is_some() => {
-            let mut local = of_one.module.clone();
-            // As the body of one manual computation, it is a program of one device with collectives in it.
-            local.config.num_partitions = None;
-            (Some((module, of_one)), local, None)
-        }
-        Share::Partitioned(_) => (None, module.clone(), Spread::new(&module, &machine)),
-        Share::Whole(spread) => (None, module, spread),
-    };
+    let Given { whole, module, spread } = Given::new(module, &machine)?;
     let devices = whole.as_ref().map(|(_, of_one)| of_one.devices);
     let of_compiler = passes_of(compiler)?;
     let search = Search { compiler, of_compiler, machine: &machine, options, spread };
@@ -227,14 +217,81 @@ pub fn rewrite(
     let is_changed = steps.iter().any(|step| step.is_kept && step.lever != Lever::Flags);
     let flags = steps.iter().filter(|step| step.is_kept).flat_map(|step| step.flags.clone()).collect();
     let module = match (is_changed, whole) {
-        (true, Some((whole, of_one))) => {
-            of_one.for_all(&whole, &rewritten).ok_or(RewriteError::Interface("manual computation"))?
-        }
-        (true, None) => Arc::unwrap_or_clone(rewritten),
+        (true, whole) => for_all_devices(whole.as_ref(), Arc::unwrap_or_clone(rewritten))?,
         (false, Some((whole, _))) => whole,
         (false, None) => module,
     };
     Ok(Rewritten { module, devices, flags, before, steps, free, frontier })
+}
+
+/// What each form of each rewrite makes of a module by itself, whatever it saves or costs. Tests run all of them, since
+/// [`rewrite`] returns only what it chooses.
+///
+/// # Errors
+/// See [`RewriteError`].
+pub fn each_alone(
+    module: Module,
+    compiler: &Compiler,
+    target: &Target,
+    options: &RewriteOptions,
+) -> Result<Vec<(Lever, Module)>, RewriteError> {
+    let machine = compiler.on(target);
+    let Given { whole, module, spread } = Given::new(module, &machine)?;
+    let of_compiler = passes_of(compiler)?;
+    let search = Search { compiler, of_compiler, machine: &machine, options, spread };
+    let estimated = search.price_as_it_is(module.clone())?;
+    let flat = Attempt { module: Arc::new(search.flatten(&module)?), estimated, steps: Vec::new() };
+    let situation = Situation { compiler, is_partitioned: search.spread.is_some() };
+    let mut found = Vec::new();
+    for rewrite in &options.rewrites {
+        for candidate in search.candidates(&flat, rewrite, &(rewrite.ways)(&situation), options.threads)? {
+            let mut module = Arc::unwrap_or_clone(candidate.module);
+            search.order(&mut module)?;
+            found.push((rewrite.lever, for_all_devices(whole.as_ref(), module)?));
+        }
+    }
+    if let Some(ordered) = search.only_in_order(&flat)? {
+        found.push((Lever::Order, for_all_devices(whole.as_ref(), Arc::unwrap_or_clone(ordered.module))?));
+    }
+    Ok(found)
+}
+
+/// A valid module, as it is rewritten.
+struct Given {
+    /// The program of all devices, where the program of one is rewritten.
+    whole: Option<(Module, Box<OfOneDevice>)>,
+    /// What is rewritten.
+    module: Module,
+    spread: Option<Spread>,
+}
+
+impl Given {
+    fn new(module: Module, machine: &Target) -> Result<Given, RewriteError> {
+        ir::verify(&module).map_err(EstimateError::Invalid)?;
+        Ok(match Share::of(&module, machine)? {
+            Share::Partitioned(of_one) if of_one.for_all(&module, &of_one.module).is_some() => {
+                let mut local = of_one.module.clone();
+                // As the body of one manual computation, it is a program of one device with collectives in it.
+                local.config.num_partitions = None;
+                Given { whole: Some((module, of_one)), module: local, spread: None }
+            }
+            Share::Partitioned(_) => Given { spread: Spread::new(&module, machine), whole: None, module },
+            Share::Whole(spread) => Given { whole: None, module, spread },
+        })
+    }
+}
+
+/// The program of all devices, from the rewritten one of one device.
+fn for_all_devices(
+    whole: Option<&(Module, Box<OfOneDevice>)>,
+    rewritten: Module,
+) -> Result<Module, RewriteError> {
+    match whole {
+        Some((whole, of_one)) => {
+            of_one.for_all(whole, &rewritten).ok_or(RewriteError::Interface("manual computation"))
+        }
+        None => Ok(rewritten),
+    }
 }
 
 /// Inlines every function, and moves shardings to the operations that they describe.

@@ -1,22 +1,24 @@
-//! Sends random modules through everything (`programs::check_all`), for hours, and can be stopped and resumed at any time.
+//! Sends random modules through everything (`programs::check_all`), or through each lever of `rewrite` alone
+//! (`programs::check_levers`), for hours, and can be stopped and resumed at any time.
 //!
 //! ```text
-//! usage: random_modules RECORD.tsv [--until-clean N] [--first SEED]
+//! usage: random_modules RECORD.tsv [--levers] [--until-clean N] [--first SEED]
 //! ```
 //!
 //! Seeds are taken in turn from `--first` (0 unless said), on one thread, until N modules in a row (100,000 unless said)
-//! show nothing. The record gets a line for every thousand modules (`done`, first seed, modules, CPU seconds) and for each
-//! finding (`wrong`, seed, what); a run goes on after the last thousand of the record. After a mistake is mended, `done`
-//! lines stay, and its seed is a case of the tests.
+//! show nothing. The record gets a line for every thousand modules (`done`, first seed, modules, CPU seconds, and how many
+//! modules each lever changed for which compiler) and for each finding (`wrong`, seed, what); a run goes on after the last
+//! thousand of the record. After a mistake is mended, `done` lines stay, and its seed is a case of the tests.
 
 #![allow(clippy::print_stdout, reason = "what it is for")]
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::panic;
 use std::sync::Mutex;
 
-use memplan_properties::programs::{TARGETS, check_all, of_seed};
+use memplan_properties::programs::{TARGETS, check_all, check_levers, of_seed};
 
 const MODULES_PER_LINE: u64 = 1000;
 
@@ -24,15 +26,17 @@ const MODULES_PER_LINE: u64 = 1000;
 static LAST_PANIC: Mutex<String> = Mutex::new(String::new());
 
 fn main() {
+    const USAGE: &str = "usage: random_modules RECORD.tsv [--levers] [--until-clean N] [--first SEED]";
     let mut arguments = std::env::args().skip(1);
-    let path = arguments.next().expect("usage: random_modules RECORD.tsv [--until-clean N] [--first SEED]");
-    let (mut until_clean, mut first) = (100_000, 0);
-    while let (Some(option), Some(value)) = (arguments.next(), arguments.next()) {
-        let value = value.parse().expect("a number follows each option");
+    let path = arguments.next().expect(USAGE);
+    let (mut until_clean, mut first, mut levers) = (100_000, 0, false);
+    while let Some(option) = arguments.next() {
+        let mut number = || arguments.next().and_then(|value| value.parse().ok()).expect(USAGE);
         match option.as_str() {
-            "--until-clean" => until_clean = value,
-            "--first" => first = value,
-            _ => panic!("unknown option {option}"),
+            "--levers" => levers = true,
+            "--until-clean" => until_clean = number(),
+            "--first" => first = number(),
+            _ => panic!("{USAGE}"),
         }
     }
     panic::set_hook(Box::new(|info| {
@@ -44,16 +48,25 @@ fn main() {
         OpenOptions::new().create(true).append(true).open(&path).expect("the record can be written");
     while clean < until_clean {
         let begin = cpu_seconds();
+        let mut changed: BTreeMap<String, u64> = BTreeMap::new();
         for seed in next..next + MODULES_PER_LINE {
-            match finding(seed) {
-                None => clean += 1,
-                Some(what) => {
+            match checked(seed, levers) {
+                Ok(levers) => {
+                    clean += 1;
+                    levers.into_iter().for_each(|lever| *changed.entry(lever).or_default() += 1);
+                }
+                Err(what) => {
                     clean = 0;
                     write(&mut record, &format!("wrong\t{seed}\t{}", what.replace(['\n', '\t'], " ")));
                 }
             }
         }
-        write(&mut record, &format!("done\t{next}\t{MODULES_PER_LINE}\t{:.1}", cpu_seconds() - begin));
+        let changed: Vec<String> = changed.iter().map(|(lever, n)| format!("{lever} {n}")).collect();
+        let seconds = cpu_seconds() - begin;
+        write(
+            &mut record,
+            &format!("done\t{next}\t{MODULES_PER_LINE}\t{seconds:.1}\t{}", changed.join(", ")),
+        );
         next += MODULES_PER_LINE;
     }
     println!("{clean} modules in a row show nothing; the next seed is {next}");
@@ -81,9 +94,15 @@ fn resumed(record: &str, first: u64) -> (u64, u64) {
     (next, next.saturating_sub(clean_from))
 }
 
-fn finding(seed: u64) -> Option<String> {
-    let outcome = panic::catch_unwind(|| check_all(&of_seed(seed), &TARGETS));
-    outcome.unwrap_or_else(|_| Err(LAST_PANIC.lock().expect("no panic while it is held").clone())).err()
+/// The levers that changed the module of a seed, each with a compiler, or what does not hold.
+fn checked(seed: u64, levers: bool) -> Result<Vec<String>, String> {
+    let outcome = panic::catch_unwind(|| match levers {
+        true => check_levers(&of_seed(seed)).map(|pulled| {
+            pulled.into_iter().map(|(compiler, lever)| format!("{compiler} {lever}")).collect()
+        }),
+        false => check_all(&of_seed(seed), &TARGETS).map(|()| Vec::new()),
+    });
+    outcome.unwrap_or_else(|_| Err(LAST_PANIC.lock().expect("no panic while it is held").clone()))
 }
 
 fn write(record: &mut File, line: &str) {

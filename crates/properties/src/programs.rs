@@ -1,11 +1,15 @@
 //! Properties of programs: planned, compiled for every machine, proved, and run inside their plans, they compute the
 //! same results.
 
+use std::collections::BTreeSet;
+
 use memplan::check::check;
+use memplan::driver::{Situation, each_alone};
 use memplan::ir::{self, Module};
 use memplan::memory::{Bytes, Compiler, Slice, Target};
+use memplan::passes::{self, AnyPass, OffloadRows, RowBlocks};
 use memplan::plan::Planned;
-use memplan::{CompileOptions, RewriteOptions, compile, hlo, rewrite};
+use memplan::{CompileOptions, Lever, RewriteOptions, compile, hlo, rewrite};
 use memplan_testkit::{Family, GenerateOptions, Random, first_difference, generate, generate_from};
 
 use crate::{evaluate_on_devices, explain, inputs_of_devices, plan_to_run, run_in_arena_on_devices};
@@ -119,18 +123,71 @@ pub fn check_all(source: &Module, targets: &[&str]) -> Result<(), String> {
 
 /// Rewrites a module for every compiler at any price in time, and runs what comes out.
 fn rewritten(source: &Module, inputs: &[Vec<ir::Literal>], meant: &ir::Literal) -> Result<(), String> {
-    let options = RewriteOptions { memory_limit: Some(Bytes(1)), ..RewriteOptions::default() };
+    let options = at_any_price();
     for compiler in Compiler::built_in() {
         let name = &compiler.name;
         let found = rewrite(source.clone(), &compiler, &find(&compiler.target), &options)
             .map_err(|error| format!("rewritten for {name}: {}", explain(&error)))?;
-        let found =
-            evaluate_on_devices(&found.module, inputs).map_err(|error| format!("for {name}: {error}"))?;
-        if let Some(difference) = first_difference(&found, meant, ROUNDING) {
-            return Err(format!("rewritten for {name}: {difference}"));
-        }
+        computes(&found.module, inputs, meant).map_err(|error| format!("rewritten for {name}: {error}"))?;
     }
     Ok(())
+}
+
+/// Rewrites a module for every compiler by each form of each lever alone, and runs every program that comes out. Returns
+/// the levers that changed it, each with a compiler for which it did.
+///
+/// # Errors
+/// What does not hold.
+pub fn check_levers(source: &Module) -> Result<BTreeSet<(String, Lever)>, String> {
+    let inputs = inputs_of_devices(source);
+    let meant = evaluate_on_devices(source, &inputs)?;
+    let options = at_any_price();
+    let (mut pulled, mut seen) = (BTreeSet::new(), BTreeSet::new());
+    for compiler in Compiler::built_in() {
+        let name = &compiler.name;
+        let found = each_alone(source.clone(), &compiler, &find(&compiler.target), &options)
+            .map_err(|error| format!("rewritten for {name}: {}", explain(&error)))?;
+        for (lever, module) in found {
+            pulled.insert((name.to_string(), lever));
+            if seen.insert(hlo::print(&module)) {
+                computes(&module, &inputs, &meant)
+                    .map_err(|error| format!("{lever} alone for {name}: {error}"))?;
+            }
+        }
+    }
+    Ok(pulled)
+}
+
+/// Whether a rewritten module computes what is meant, up to the order of sums.
+fn computes(module: &Module, inputs: &[Vec<ir::Literal>], meant: &ir::Literal) -> Result<(), String> {
+    let found = evaluate_on_devices(module, inputs)?;
+    first_difference(&found, meant, ROUNDING).map_or(Ok(()), Err)
+}
+
+/// Every lever, however small arrays are, for a program as small as it gets.
+fn at_any_price() -> RewriteOptions {
+    let mut options =
+        RewriteOptions { memory_limit: Some(Bytes(1)), threads: 1, ..RewriteOptions::default() };
+    for rewrite in &mut options.rewrites {
+        match rewrite.lever {
+            Lever::Blocks => rewrite.ways = small_blocks,
+            Lever::Offload => rewrite.ways = small_rows,
+            _ => {}
+        }
+    }
+    options
+}
+
+fn small_blocks(now: &Situation<'_>) -> Vec<AnyPass> {
+    let all = RowBlocks { min_bytes: Bytes(64), min_blocks: 2, ..passes::ROW_BLOCKS };
+    let ways = [all, RowBlocks { widest_only: true, ..all }];
+    if now.is_partitioned { Vec::new() } else { ways.map(AnyPass::from).into() }
+}
+
+fn small_rows(now: &Situation<'_>) -> Vec<AnyPass> {
+    let all = OffloadRows { min_row: Bytes(4), ..passes::OFFLOAD_ROWS };
+    let ways = [all, OffloadRows { half_rows: true, ..all }];
+    if now.is_partitioned { Vec::new() } else { ways.map(AnyPass::from).into() }
 }
 
 /// The module that the bytes encode: the first byte gives its size, the others its contents.
@@ -142,12 +199,13 @@ pub fn decided(bytes: &[u8]) -> Module {
     generate_from(Random::decided_by(decisions), "decided", &options)
 }
 
-/// The module of a seed. Every other one has what programs rarely have; half of them stack rows in loops, carry
-/// references and dynamic extents, or run on several devices; one of 32 is large. Most are small, since failures of those
+/// The module of a seed. Every other one has what programs rarely have; two of three train a
+/// network, stack rows in loops, carry references and dynamic extents, or run on several devices; one of 32 is large. Most are small, since failures of those
 /// are the easier to read.
 pub fn of_seed(seed: u64) -> Module {
     let family = match seed / 2 % 6 {
-        0..3 => Family::Plain,
+        0 => Family::Training,
+        1..3 => Family::Plain,
         3 => Family::Scans,
         4 => Family::Rare,
         _ => Family::Devices,

@@ -1,8 +1,10 @@
 //! Random modules through everything: verified, printed and parsed, planned, compiled, proved, run.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use memplan_properties::programs::{TARGETS, check_all, of_seed};
+use memplan::Lever;
+use memplan_properties::programs::{TARGETS, check_all, check_levers, of_seed};
 use memplan_testkit::{Features, features};
 
 /// Two thousand modules in every run of the tests, fewer on a machine that is slow. `examples/random_modules.rs` runs as
@@ -10,6 +12,22 @@ use memplan_testkit::{Features, features};
 #[test]
 fn random_modules() {
     run(0..2000, Duration::from_secs(90), |seed| vec![TARGETS[seed as usize % TARGETS.len()]]);
+}
+
+/// Every lever changes some modules, and these compute the same.
+#[test]
+fn each_lever_alone() {
+    let (start, mut pulled) = (Instant::now(), BTreeSet::new());
+    for seed in (0..400).take_while(|_| start.elapsed() < Duration::from_secs(60)) {
+        match check_levers(&of_seed(seed)) {
+            Ok(levers) => pulled.extend(levers.into_iter().map(|(_, lever)| lever.to_string())),
+            Err(failure) => panic!("seed {seed}: {failure}"),
+        }
+    }
+    // Options of a compiler change no module.
+    let levers: BTreeSet<String> =
+        Lever::names().iter().filter(|&&name| name != "flags").map(ToString::to_string).collect();
+    assert_eq!(pulled, levers);
 }
 
 /// What a loop stacks five times is multiplied by five when it is rewritten, and rounded otherwise than the sum.

@@ -9,11 +9,13 @@
 //! Floats stay in bounds, and only integers have discontinuous operations: so two ways to compute a module give nearly
 //! equal results.
 
+mod chain_rule;
 mod collectives;
 mod control;
 mod rare;
 mod scans;
 mod steps;
+mod training;
 mod unusual;
 
 pub use collectives::PARTITIONS;
@@ -56,6 +58,8 @@ pub enum Family {
     Rare,
     /// Exchanges between [`PARTITIONS`] devices.
     Devices,
+    /// Training steps of networks of like layers, and loops over caches.
+    Training,
 }
 
 impl Default for GenerateOptions {
@@ -133,6 +137,9 @@ fn entry(
     options: &GenerateOptions,
 ) -> Result<ComputationId, BuildError> {
     let combiners = Combiners::new(module)?;
+    if options.family == Family::Training {
+        return training::entry(module, random, combiners, options);
+    }
     let callees = callees(module, random, combiners, options, options.depth)?;
     let (computation, parameters, result) = {
         let mut body = Body::new(module, "main", random, combiners, options);

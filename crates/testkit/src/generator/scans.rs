@@ -86,7 +86,11 @@ fn stack((element_type, extents): &Kind, steps: i64) -> Kind {
     (*element_type, [&[steps], extents.as_slice()].concat())
 }
 
-fn condition(module: &mut ModuleBuilder, state: Shape, limit: i64) -> Result<ComputationId, BuildError> {
+pub(super) fn condition(
+    module: &mut ModuleBuilder,
+    state: Shape,
+    limit: i64,
+) -> Result<ComputationId, BuildError> {
     let mut condition = module.computation("condition");
     let parameter = condition.parameter("state", state);
     let count = condition.get_tuple_element(parameter, 0)?;
@@ -150,7 +154,7 @@ impl Body<'_, '_> {
         self.computation.tuple(parts)
     }
 
-    fn successor(&mut self, count: InstructionId) -> Result<InstructionId, BuildError> {
+    pub(super) fn successor(&mut self, count: InstructionId) -> Result<InstructionId, BuildError> {
         let one = self.computation.constant(Literal::s32(1));
         self.computation.binary(BinaryOp::Add, count, one)
     }
@@ -176,7 +180,7 @@ impl Body<'_, '_> {
         std::iter::once(row).chain(vec![zero; rank - 1]).collect()
     }
 
-    fn write_row(
+    pub(super) fn write_row(
         &mut self,
         stack: InstructionId,
         row: InstructionId,
@@ -189,7 +193,7 @@ impl Body<'_, '_> {
         self.computation.dynamic_update_slice(stack, row, starts)
     }
 
-    fn read_row(
+    pub(super) fn read_row(
         &mut self,
         stack: InstructionId,
         row: &Kind,
