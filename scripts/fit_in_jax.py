@@ -74,12 +74,7 @@ def in_parts(parts):
 
 def rewritten(limit):
     """What XLA makes of the program that `memplan rewrite` hands back."""
-    from jax._src import compiler
-    from jax._src.interpreters import mlir
-    from jax._src.lib import xla_client
-    from jaxlib import _hlo, _jax
-    from jaxlib.mlir import ir
-    import numpy
+    from jaxlib import _hlo
 
     with tempfile.NamedTemporaryFile(suffix=".hlo") as out:
         command = [MEMPLAN, "-q", "rewrite", f"{corpus}/{name}/before.hlo.txt", "--target", TARGET]
@@ -87,13 +82,7 @@ def rewritten(limit):
         subprocess.run(command, capture_output=True)
         with open(out.name) as file:
             proto = _hlo.hlo_module_from_text(file.read()).as_serialized_hlo_module_proto()
-    device = next(iter(SHARDING.device_set))
-    with mlir.make_ir_context():
-        parsed = ir.Module.parse(_jax.mlir.hlo_to_stablehlo(proto))
-        options = compiler.get_compile_options(
-            num_replicas=1, num_partitions=1, device_assignment=numpy.array([[device.id]])
-        )
-        return device.client.compile(parsed, xla_client.DeviceList((device,)), options).get_compiled_memory_stats()
+    return xla_compilers.compiled(proto, next(iter(SHARDING.device_set))).get_compiled_memory_stats()
 
 
 def with_changes(changes, batch, limit):

@@ -79,3 +79,42 @@ def placed(arguments, sharding):
     if sharding is None:
         return arguments
     return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding), arguments)
+
+
+def compiled(module, device, flags=None):
+    """What the compiler of a device makes of a module, given as an HloModuleProto; flags are options of XLA by name."""
+    import numpy
+    from jax._src import compiler
+    from jax._src.interpreters import mlir
+    from jaxlib import _jax, xla_client
+    from jaxlib.mlir import ir
+
+    with mlir.make_ir_context():
+        program = ir.Module.parse(_jax.mlir.hlo_to_stablehlo(module))
+        _without_tilings(program.operation)
+        # The CPU is here; others need not be.
+        is_here = device.platform == "cpu"
+        options = compiler.get_compile_options(
+            num_replicas=1,
+            num_partitions=1,
+            device_assignment=None if is_here else numpy.array([[device.id]]),
+            env_options_overrides=flags or None,
+        )
+        compile_it = device.client.compile_and_load if is_here else device.client.compile
+        return compile_it(program, xla_client.DeviceList((device,)), options)
+
+
+def _without_tilings(operation):
+    """jaxlib 0.12 writes empty tilings on custom calls with layouts, which its GPU plugin does not know."""
+    for inner in (o.operation for region in operation.regions for block in region for o in block.operations):
+        if inner.name == "stablehlo.custom_call" and "result_tilings" in inner.attributes:
+            del inner.attributes["result_tilings"]
+        _without_tilings(inner)
+
+
+def needed(executable):
+    """Bytes by kind, as jaxlib counts them; `total` is argument + output - alias + temp."""
+    said = executable.get_compiled_memory_stats()
+    kinds = ["argument", "output", "alias", "temp", "host_argument", "host_output", "host_temp"]
+    found = {kind: getattr(said, f"{kind}_size_in_bytes") for kind in kinds}
+    return {"total": found["argument"] + found["output"] - found["alias"] + found["temp"], **found}

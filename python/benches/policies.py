@@ -317,22 +317,8 @@ TARGET = "gpu-h100"
 
 def needed_by_xla(module: memplan.Module, place: Any) -> int:
     """Bytes that XLA needs for a program."""
-    import numpy as np
-    from jax._src import compiler
-    from jax._src.interpreters import mlir
-    from jaxlib import _jax, xla_client
-    from jaxlib.mlir import ir
-
-    with mlir.make_ir_context():
-        program = ir.Module.parse(_jax.mlir.hlo_to_stablehlo(module.to_proto()))
-        options = compiler.get_compile_options(
-            num_replicas=1, num_partitions=1, device_assignment=np.array([[place.id]])
-        )
-        compiled = place.client.compile(program, xla_client.DeviceList((place,)), options)
-    stats = compiled.get_compiled_memory_stats()
-    return (
-        stats.argument_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes + stats.temp_size_in_bytes
-    )
+    total: int = xla_compilers.needed(xla_compilers.compiled(module.to_proto(), place))["total"]
+    return total
 
 
 def row(name: str, place: Any) -> list[str]:

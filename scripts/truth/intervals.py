@@ -43,8 +43,12 @@ def bounds(residuals):
         of_kind[it.kind].append(it.ratio)
     every = [it.ratio for it in residuals]
     chosen = {name: of_kind[name] if len(of_kind[name]) >= FEWEST else every for name in KINDS}
-    ends = lambda values: (min(quantile(values, TAILS), 1 - ERROR), max(quantile(values, 1 - TAILS), 1 + ERROR))
     return {name: ends(values) for name, values in chosen.items()}
+
+
+def ends(ratios):
+    """The lowest and highest ratio without the tails, and no narrower than the error of other programs."""
+    return min(quantile(ratios, TAILS), 1 - ERROR), max(quantile(ratios, 1 - TAILS), 1 + ERROR)
 
 
 def is_within(it, of_kind):
