@@ -30,7 +30,7 @@ pub(crate) fn order_loops(module: &mut Module, rules: &LoopsWithSlices) -> bool 
         let listed = module.computations[body].instructions.clone();
         let slices: FxHashSet<InstructionId> =
             listed.iter().copied().filter(|&id| reads_slice(module, id)).collect();
-        if slices.is_empty() {
+        if !listed.iter().any(|&id| has_slice(module, id)) {
             continue;
         }
         let order = slices_first(module, &listed, &slices);
@@ -39,6 +39,15 @@ pub(crate) fn order_loops(module: &mut Module, rules: &LoopsWithSlices) -> bool 
         module.computations[body].instructions = order;
     }
     moved
+}
+
+/// Whether an instruction reads a slice, perhaps inside of a kernel. Which kernels XLA keeps slices apart from is not known
+/// for each; in a loop that reads some, one of them usually is.
+fn has_slice(module: &Module, id: InstructionId) -> bool {
+    let slices = |&id: &InstructionId| matches!(module.instructions[id].op, Op::DynamicSlice { .. });
+    let instruction = &module.instructions[id];
+    let is_kernel = matches!(instruction.op, Op::Fusion(_));
+    slices(&id) || is_kernel && module.computations[instruction.called[0]].instructions.iter().any(slices)
 }
 
 /// Whether an instruction is a kernel that reads a slice, and computes nothing but where it begins.
