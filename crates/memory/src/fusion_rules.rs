@@ -56,6 +56,8 @@ pub struct FusionRules {
     /// An exponential that is added up, as in softmax, is stored where more kernels than this read it; nothing where it is
     /// computed in each as any other operation.
     pub softmax_readers: Option<usize>,
+    /// Whether the kernel of a gather computes the elements that it looks up; else they are in memory.
+    pub gather_prologue: bool,
     /// Dots.
     pub dot: ContractionRules,
     /// Convolutions.
@@ -164,6 +166,7 @@ impl Default for FusionRules {
             max_traffic_ratio: 4.0,
             expensive: Vec::new(),
             softmax_readers: None,
+            gather_prologue: true,
             dot: ContractionRules::default(),
             convolution: ContractionRules::default(),
             row_block_bytes: Bytes::ZERO,

@@ -71,6 +71,10 @@ impl Grouper<'_> {
             if updated_operands(instruction).contains(&id) {
                 return Err(Verdict::UpdatedInPlace(opcode));
             }
+            let is_looked_up = opcode == Opcode::Gather && instruction.operands[0] == id;
+            if is_looked_up && !self.target.fusion.gather_prologue {
+                return Err(Verdict::Prologue(opcode));
+            }
         }
         Ok(())
     }
