@@ -35,19 +35,20 @@ def model(is_scanned, keep=lambda x: x):
 
     f32, bf16 = jnp.float32, jnp.bfloat16
     shape = lambda *extents: jax.ShapeDtypeStruct(extents, f32)
-    block = dict(
-        **{name: (WIDTH, WIDTH) for name in ("q", "k", "v", "o")},
-        gate=(WIDTH, INNER),
-        up=(WIDTH, INNER),
-        down=(INNER, WIDTH),
-        before=(WIDTH,),
-        between=(WIDTH,),
-    )
+    block = {name: (WIDTH, WIDTH) for name in ("q", "k", "v", "o")}
+    block |= {
+        "gate": (WIDTH, INNER),
+        "up": (WIDTH, INNER),
+        "down": (INNER, WIDTH),
+        "before": (WIDTH,),
+        "between": (WIDTH,),
+    }
     if is_scanned:
         layers = {name: shape(LAYERS, *extents) for name, extents in block.items()}
     else:
         layers = [{name: shape(*extents) for name, extents in block.items()} for _ in range(LAYERS)]
-    params = dict(embed=shape(WORDS, WIDTH), layers=layers, norm=shape(WIDTH), head=shape(WIDTH, WORDS))
+    ends = {"embed": shape(WORDS, WIDTH), "norm": shape(WIDTH), "head": shape(WIDTH, WORDS)}
+    params = ends | {"layers": layers}
 
     def norm(x, scale):
         wide = x.astype(f32)
@@ -110,9 +111,7 @@ def fit(backend, name, folder):
     command = [MEMPLAN, "-q", "fit", f"{folder}/{name}.hlo.txt", "--target", TARGETS[backend], "--format", "json"]
     before = os.times()
     start = time.time()
-    run = subprocess.run(
-        [*command, "--devices", str(DEVICES[backend])], capture_output=True, text=True, check=False
-    )
+    run = subprocess.run([*command, "--devices", str(DEVICES[backend])], capture_output=True, text=True, check=False)
     if run.returncode not in (0, 3):
         sys.exit(run.stderr)
     after = os.times()
@@ -122,7 +121,9 @@ def fit(backend, name, folder):
         json.dump(found, file)
     print(f"fit took {time.time() - start:.1f} s, of the processors {took:.1f} s")
     best = found["best"]
-    print(f"answer: {' ; '.join(c['what'] for c in best['changes'])}: {best['total'] / 1e6:,.0f} MB, fits: {best['fits']}")
+    print(
+        f"answer: {' ; '.join(c['what'] for c in best['changes'])}: {best['total'] / 1e6:,.0f} MB, fits: {best['fits']}"
+    )
     for change in found["changes"]:
         print(f"{change['what']}: {change['total'] / 1e6:,.0f} MB, {change['seconds']:.2f} s")
 
@@ -136,10 +137,9 @@ def ask(backend, name, folder, others):
     xla_compilers.prepare(backend)
     if backend == "tpu":
         os.environ["TPU_ACCELERATOR_TYPE"] = f"v5litepod-{DEVICES[backend]}"
-    import jax
     import numpy as np
     from jax.experimental import topologies
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+    from jax.sharding import Mesh
 
     if backend == "tpu":
         devices = topologies.get_topology_desc(platform="tpu", topology_name=TOPOLOGY).devices
@@ -152,29 +152,35 @@ def ask(backend, name, folder, others):
     devices = devices[: DEVICES[backend]]
     print("| program | devices | mesh | predicted | XLA's own | off by |\n|---|---|---|---:|---:|---:|")
     for change in changes:
-        advice = change["mesh"]
-        axes = {axis["name"]: axis["devices"] for axis in advice["axes"]}
+        axes = {axis["name"]: axis["devices"] for axis in change["mesh"]["axes"]}
         mesh = Mesh(np.array(devices).reshape(tuple(axes.values())), tuple(axes))
-        examples = NamedSharding(mesh, PartitionSpec(tuple(advice["examples"])))
-        step, arguments = model(name == "scanned", lambda x: jax.lax.with_sharding_constraint(x, examples))
-        specs = iter(PartitionSpec(*map(tuple, argument["spec"])) for argument in advice["arguments"])
-        place = lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=NamedSharding(mesh, next(specs)))
-        placed = jax.tree.map(place, arguments)
-        results = (*jax.tree.map(lambda a: a.sharding, placed[:3]), NamedSharding(mesh, PartitionSpec()))
-        way = "_".join(f"{axis}{extent}" for axis, extent in axes.items())
-        lowered = jax.jit(step, donate_argnums=(0, 1, 2), out_shardings=results).lower(*placed)
-        stem = f"{folder}/{name}.{backend}.{way}"
-        with open(f"{stem}.hlo.txt", "w", encoding="utf-8") as file:
-            file.write(lowered.as_text(dialect="hlo", debug_info=True))
-        compiled = lowered.compile()
-        with open(f"{stem}.txt", "w", encoding="utf-8") as file:
-            file.write(compiled.as_text())
-        said = compiled.memory_analysis()
-        size = lambda kind: getattr(said, f"{kind}_size_in_bytes")
-        own, total = change["total"], size("argument") + size("output") - size("alias") + size("temp")
+        stem = f"{folder}/{name}.{backend}." + "_".join(f"{axis}{extent}" for axis, extent in axes.items())
+        own, total = change["total"], needed(name, mesh, change["mesh"], stem)
         mesh_text = ", ".join(f"{axis} {extent}" for axis, extent in axes.items())
         row = f"{name} | {len(devices)} {backend} | {mesh_text} | {own / 1e6:,.0f} MB | {total / 1e6:,.0f} MB"
         print(f"| {row} | {100 * (own / total - 1):+.1f} % |", flush=True)
+
+
+def needed(name, mesh, advice, stem):
+    """XLA's bytes of one device with a mesh and the specs of `fit`; writes the program, and what XLA made of it."""
+    import jax
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    examples = NamedSharding(mesh, PartitionSpec(tuple(advice["examples"])))
+    step, arguments = model(name == "scanned", lambda x: jax.lax.with_sharding_constraint(x, examples))
+    specs = iter(PartitionSpec(*map(tuple, argument["spec"])) for argument in advice["arguments"])
+    place = lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=NamedSharding(mesh, next(specs)))
+    placed = jax.tree.map(place, arguments)
+    results = (*jax.tree.map(lambda a: a.sharding, placed[:3]), NamedSharding(mesh, PartitionSpec()))
+    lowered = jax.jit(step, donate_argnums=(0, 1, 2), out_shardings=results).lower(*placed)
+    with open(f"{stem}.hlo.txt", "w", encoding="utf-8") as file:
+        file.write(lowered.as_text(dialect="hlo", debug_info=True))
+    compiled = lowered.compile()
+    with open(f"{stem}.txt", "w", encoding="utf-8") as file:
+        file.write(compiled.as_text())
+    said = compiled.memory_analysis()
+    size = lambda kind: getattr(said, f"{kind}_size_in_bytes")
+    return size("argument") + size("output") - size("alias") + size("temp")
 
 
 if __name__ == "__main__":

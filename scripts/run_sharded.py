@@ -16,6 +16,9 @@ import tempfile
 names = sys.argv[1:]
 sys.argv.append("--small")
 import sharded_programs
+
+# After the settings of devices that the programs make.
+PROGRAMS = sharded_programs.PROGRAMS
 import jax
 import numpy as np
 
@@ -26,7 +29,9 @@ TOLERANCE = 1e-4
 def inputs(arguments):
     """Numbers that do not overflow; integers are places in tables, all of which have more rows."""
     random = np.random.default_rng(1)
-    one = lambda a: random.integers(0, 4, a.shape) if np.issubdtype(a.dtype, np.integer) else random.normal(size=a.shape)
+    one = lambda a: (
+        random.integers(0, 4, a.shape) if np.issubdtype(a.dtype, np.integer) else random.normal(size=a.shape)
+    )
     return [np.asarray(one(a), a.dtype) for a in arguments]
 
 
@@ -59,9 +64,9 @@ def difference(found, expected):
 
 
 failed = 0
-names = names or sorted(sharded_programs.PROGRAMS)
+names = names or sorted(PROGRAMS)
 for name in names:
-    lowered = sharded_programs.PROGRAMS[name]()
+    lowered = PROGRAMS[name]()
     given = inputs(jax.tree.leaves(lowered.in_avals))
     with tempfile.TemporaryDirectory() as folder:
         found, why = by_memplan(lowered, given, folder)
