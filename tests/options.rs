@@ -132,7 +132,7 @@ fn fast_memory_is_used_as_the_caller_says() {
         n_used += usize::from(has_stage(&used, "fast memory"));
         let (_, unused) = compiled(&module, "tpu-v5e", &with(FastMemoryUse::Unused));
         assert!(!has_stage(&unused, "fast memory"), "{}", module.name);
-        let (_, used) = compiled(&module, "tpu-v5e", &with(FastMemoryUse::With(little.clone())));
+        let (_, used) = compiled(&module, "tpu-v5e", &with(FastMemoryUse::With(Box::new(little.clone()))));
         for stage in &used.stages {
             if let StageReport::FastMemory(report) = &stage.report {
                 assert!(report.height.0 <= little.capacity, "{}: {report:?}", module.name);

@@ -80,7 +80,7 @@ pub enum FastMemoryUse {
     #[default]
     ByObjective,
     /// With the caller's options.
-    With(FastMemoryOptions),
+    With(Box<FastMemoryOptions>),
     /// Not at all.
     Unused,
 }
@@ -95,7 +95,7 @@ impl FastMemoryUse {
         };
         match self {
             FastMemoryUse::ByObjective => Some(FastMemoryOptions { objective, ..of_target }),
-            FastMemoryUse::With(options) => Some(options.clone()),
+            FastMemoryUse::With(options) => Some(FastMemoryOptions::clone(options)),
             FastMemoryUse::Unused => None,
         }
     }

@@ -7,7 +7,7 @@ use crate::fast_memory::assign_fast_memory;
 use crate::latency_hiding::{has_collectives, hide_latency};
 use crate::loop_order::order_loops;
 use memplan_analysis::{CallGraph, RunEstimate};
-use memplan_fast_memory::{FastMemoryOptions, Selection};
+use memplan_fast_memory::{FastMemoryOptions, Selection, TransferOptions};
 use memplan_ir as ir;
 use memplan_ir::{Module, Op, Role};
 use memplan_memory::{
@@ -300,9 +300,14 @@ fn plan_options(compiler: &Compiler) -> PlanOptions {
 fn fast_memory_options(compiler: &Compiler, machine: &Target, temp: Bytes) -> Option<FastMemoryOptions> {
     let options = FastMemoryOptions::for_target(machine).filter(|_| compiler.fast_memory_reach > 0)?;
     let matters = temp.0 <= options.capacity.saturating_mul(compiler.fast_memory_reach);
+    let transfers = TransferOptions {
+        longest_stay: compiler.fast_memory_stay.unwrap_or(options.transfers.longest_stay),
+        ..options.transfers
+    };
     matters.then_some(FastMemoryOptions {
         selection: Selection::AsXla,
         cross_program_prefetches: 0,
+        transfers,
         ..options
     })
 }

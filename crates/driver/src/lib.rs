@@ -58,9 +58,9 @@ pub use parallel::map as in_parallel;
 pub use report::{Stage, StageReport, TriedGuess, TriedProgram, TriedPrograms, TriedSchedule};
 pub use rewrite::{
     Forms, Lever, NoLever, Rewrite, RewriteError, RewriteOptions, Rewritten, Situation, Step, each_alone,
-    rewrite,
+    rewrite, rewrite_among,
 };
-pub use spread::{Estimated, price};
+pub use spread::{Estimated, ModuleKey, Prices};
 pub use stages::Stages;
 pub use trace::trace_of_plan;
 pub use variants::{StageChange, Variant};

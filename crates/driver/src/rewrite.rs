@@ -21,7 +21,7 @@ use std::sync::Arc;
 use crate::estimate::{EstimateError, passes_of};
 use crate::latency_hiding::has_collectives;
 use crate::spread::{self, Share, Spread};
-use crate::{Estimated, FirstGuess, Memo, Price, SettingId, parallel};
+use crate::{Estimated, FirstGuess, Memo, ModuleKey, Price, Prices, SettingId, parallel};
 use memplan_ir as ir;
 use memplan_ir::Module;
 use memplan_memory::{Bytes, Compiler, MemorySpaceId, Target};
@@ -188,11 +188,24 @@ pub fn rewrite(
     target: &Target,
     options: &RewriteOptions,
 ) -> Result<Rewritten, RewriteError> {
-    let machine = compiler.on(target);
+    rewrite_among(module, &Prices::new(compiler, target), options)
+}
+
+/// The same for one of several modules, whose estimates are kept.
+///
+/// # Errors
+/// See [`RewriteError`].
+pub fn rewrite_among(
+    module: Module,
+    prices: &Prices<'_>,
+    options: &RewriteOptions,
+) -> Result<Rewritten, RewriteError> {
+    let compiler = prices.compiler;
+    let machine = compiler.on(prices.target);
     let Given { whole, module, spread } = Given::new(module, &machine)?;
     let devices = whole.as_ref().map(|(_, of_one)| of_one.devices);
     let of_compiler = passes_of(compiler)?;
-    let search = Search { compiler, of_compiler, machine: &machine, options, spread };
+    let search = Search { compiler, of_compiler, machine: &machine, options, spread, prices };
     let before = search.price_as_it_is(module.clone())?;
     let flat = Attempt { module: Arc::new(search.flatten(&module)?), estimated: before, steps: Vec::new() };
     let mut found = Found { held: vec![flat], set_aside: Vec::new() };
@@ -238,7 +251,8 @@ pub fn each_alone(
     let machine = compiler.on(target);
     let Given { whole, module, spread } = Given::new(module, &machine)?;
     let of_compiler = passes_of(compiler)?;
-    let search = Search { compiler, of_compiler, machine: &machine, options, spread };
+    let prices = &Prices::new(compiler, target);
+    let search = Search { compiler, of_compiler, machine: &machine, options, spread, prices };
     let estimated = search.price_as_it_is(module.clone())?;
     let flat = Attempt { module: Arc::new(search.flatten(&module)?), estimated, steps: Vec::new() };
     let situation = Situation { compiler, is_partitioned: search.spread.is_some() };
@@ -315,6 +329,8 @@ struct Search<'a> {
     machine: &'a Target,
     options: &'a RewriteOptions,
     spread: Option<Spread>,
+    /// Those of programs that are not spread.
+    prices: &'a Prices<'a>,
 }
 
 /// A program with some of the rewrites.
@@ -355,7 +371,11 @@ impl Search<'_> {
     /// Prices a valid module.
     fn price_as_it_is(&self, module: Module) -> Result<Estimated, RewriteError> {
         let Search { compiler, of_compiler, machine, spread, .. } = self;
-        Ok(spread::price_on(module, compiler, of_compiler, machine, spread.as_ref())?)
+        if spread.is_some() {
+            return Ok(spread::price_on(module, compiler, of_compiler, machine, spread.as_ref())?);
+        }
+        let key = ModuleKey::new(&module);
+        Ok(self.prices.known_or(key, || spread::price_on(module, compiler, of_compiler, machine, None))?)
     }
 
     /// Prices a rewritten module as it will be in the end: in order, if that is a lever.

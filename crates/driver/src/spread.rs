@@ -1,9 +1,9 @@
 //! The share of one device in a program that shardings spread over several, before it is partitioned.
 
-use crate::Price;
 use crate::estimate::{EstimateError, Expected, kind_of, passes_of};
+use crate::{Known, Price};
 use memplan_ir as ir;
-use memplan_ir::Module;
+use memplan_ir::{Module, ProgramShape};
 use memplan_memory as memory;
 use memplan_memory::{ByteRange, Bytes, Compiler, Target};
 use memplan_passes as passes;
@@ -80,22 +80,63 @@ impl Estimated {
     }
 }
 
-/// The estimate of a compiler for a module, on one of the devices that its shardings name.
-///
-/// # Errors
-/// See [`EstimateError`].
-pub fn price(module: &Module, compiler: &Compiler, target: &Target) -> Result<Price, EstimateError> {
-    ir::verify(module).map_err(EstimateError::Invalid)?;
-    let machine = compiler.on(target);
-    let (module, spread) = match Share::of(module, &machine)? {
-        Share::Whole(spread) => (module.clone(), spread),
-        Share::Partitioned(of_one) => (of_one.module, None),
-    };
-    let of_compiler = passes_of(compiler)?;
-    price_on(module, compiler, &of_compiler, &machine, spread.as_ref()).map(|estimated| estimated.price)
+/// Estimates of one compiler for modules on one machine: each module is estimated once.
+pub struct Prices<'a> {
+    pub(crate) compiler: &'a Compiler,
+    pub(crate) target: &'a Target,
+    known: Known<ModuleKey, Estimated>,
 }
 
-/// The same for a valid module, on a machine as the compiler sees it. The compiler runs these [passes](passes_of).
+/// Tells modules apart by everything except notes, and by the memory spaces of arguments and results.
+#[derive(PartialEq)]
+pub struct ModuleKey {
+    fingerprint: u64,
+    interface: Option<ProgramShape>,
+}
+
+impl ModuleKey {
+    /// The key of a module. Linear in it.
+    pub fn new(module: &Module) -> ModuleKey {
+        let interface = module.config.entry_computation_layout.clone();
+        ModuleKey { fingerprint: ir::fingerprint(module), interface }
+    }
+}
+
+impl<'a> Prices<'a> {
+    /// No module is known yet.
+    pub fn new(compiler: &'a Compiler, target: &'a Target) -> Prices<'a> {
+        Prices { compiler, target, known: Known::default() }
+    }
+
+    /// The estimate for a module, on one of the devices that its shardings name.
+    ///
+    /// # Errors
+    /// See [`EstimateError`].
+    pub fn of(&self, module: &Module) -> Result<Price, EstimateError> {
+        let &Prices { compiler, target, .. } = self;
+        let estimated = self.known_or(ModuleKey::new(module), || {
+            ir::verify(module).map_err(EstimateError::Invalid)?;
+            let machine = compiler.on(target);
+            let (module, spread) = match Share::of(module, &machine)? {
+                Share::Whole(spread) => (module.clone(), spread),
+                Share::Partitioned(of_one) => (of_one.module, None),
+            };
+            price_on(module, compiler, &passes_of(compiler)?, &machine, spread.as_ref())
+        })?;
+        Ok(estimated.price)
+    }
+
+    /// The estimate for a module, made as given where it is unknown.
+    pub(crate) fn known_or(
+        &self,
+        key: ModuleKey,
+        find: impl FnOnce() -> Result<Estimated, EstimateError>,
+    ) -> Result<Estimated, EstimateError> {
+        self.known.of(key, find)
+    }
+}
+
+/// The estimate of a compiler for a valid module, on a machine as it sees it. It runs these [passes](passes_of).
 pub(crate) fn price_on(
     module: Module,
     compiler: &Compiler,

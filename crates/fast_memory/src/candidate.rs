@@ -135,6 +135,8 @@ pub(crate) struct Event {
     pub(crate) start: CopyStart,
     /// The latest start of a copy.
     pub(crate) latest: CopyStart,
+    /// Whether the value may stay in fast memory since the event before, or since it was written.
+    pub(crate) is_near: bool,
     /// The cost of reading main memory, without inner views.
     pub(crate) main: f64,
     /// The cost if the value is in fast memory; `None` if it must be in main memory.
@@ -198,6 +200,7 @@ impl View {
 impl Event {
     pub(crate) fn new(range: LiveRange, main: f64, fast: Option<f64>, it: Use) -> Event {
         let start = CopyStart { before: it.user, time: range.start, exposed: 1.0 };
-        Event { range, start, latest: start, main, fast, uses: SmallVec::from_iter([it]), inside: Vec::new() }
+        let uses = SmallVec::from_iter([it]);
+        Event { range, start, latest: start, is_near: true, main, fast, uses, inside: Vec::new() }
     }
 }

@@ -6,10 +6,12 @@
 //! A transfer starts as late as possible such that main memory has enough idle time up to the value's first use. If
 //! operations leave main memory no idle time, starting earlier hides nothing; it starts at most
 //! [`TransferOptions::longest_flight`] times the transfer's own time before.
+//!
+//! A value that is in fast memory stays there until its next use, if that is not too far away.
 
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::{Durations, Facts, Machine, Time};
-use memplan_ir::{ComputationId, InstructionId, Module};
+use memplan_ir::{ComputationId, InstructionId, Module, Op};
 use memplan_memory::{FastMemory, MemorySpaceId, Target};
 
 use crate::TransferOptions;
@@ -27,6 +29,46 @@ pub(crate) struct IdleTime<'a> {
     index: SecondaryMap<InstructionId, u32>,
     /// Seconds before each instruction of a computation, and at its end: idle ones of main memory, and all.
     before: SecondaryMap<ComputationId, Vec<(f64, f64)>>,
+    stay: Stay,
+}
+
+/// How long values may stay in fast memory unused.
+struct Stay {
+    /// Seconds.
+    longest: f64,
+    /// Seconds before each instant, where every loop takes so many steps as the options say.
+    before: Vec<f64>,
+    /// How often a computation runs then.
+    runs: SecondaryMap<ComputationId, f64>,
+}
+
+impl Stay {
+    fn new(
+        module: &Module,
+        facts: &Facts,
+        durations: &Durations,
+        options: &TransferOptions,
+        filled: f64,
+    ) -> Stay {
+        let mut runs: SecondaryMap<ComputationId, f64> = SecondaryMap::with_default(1.0);
+        for &computation in facts.graph.sequential().iter().rev() {
+            let Some(caller) = facts.graph.caller(computation) else { continue };
+            let steps =
+                if module.instructions[caller].op == Op::While { options.steps_of_loops } else { 1.0 };
+            runs[computation] = steps * runs[module.instructions[caller].parent];
+        }
+        let mut before = Vec::with_capacity(facts.line.instructions.len() + 1);
+        let mut elapsed = 0.0;
+        before.push(elapsed);
+        for &id in &facts.line.instructions {
+            let instruction = &module.instructions[id];
+            if !instruction.op.runs_callees() {
+                elapsed += durations.of(id).0 * runs[instruction.parent];
+            }
+            before.push(elapsed);
+        }
+        Stay { longest: options.longest_stay * filled, before, runs }
+    }
 }
 
 impl<'a> IdleTime<'a> {
@@ -53,7 +95,18 @@ impl<'a> IdleTime<'a> {
             }
             before[computation] = sums;
         }
-        IdleTime { module, facts, machine: Machine::new(target), fast, longest_flight, index, before }
+        let machine = Machine::new(target);
+        let capacity = target.space(fast.space).and_then(|space| space.capacity).unwrap_or_default();
+        let filled = machine.transfer_seconds(MemorySpaceId::MAIN, fast.space, capacity.0 as f64);
+        let stay = Stay::new(module, facts, durations, options, filled);
+        IdleTime { module, facts, machine, fast, longest_flight, index, before, stay }
+    }
+
+    /// Whether a value may stay in fast memory from one use in a computation to the next.
+    pub(crate) fn may_stay(&self, from: Time, to: Time, computation: ComputationId) -> bool {
+        let Stay { longest, before, runs } = &self.stay;
+        let elapsed = before[to as usize] - before[from.min(to) as usize];
+        elapsed <= longest * runs[computation]
     }
 
     /// The start of the transfer of a value that `user` needs and that exists from the instant `earliest`: not before

@@ -60,6 +60,12 @@ pub struct TransferOptions {
     /// The longest that a transfer is under way, in multiples of its own time: where operations leave main memory no
     /// idle time, starting earlier hides nothing, and holds fast memory.
     pub longest_flight: f64,
+    /// The longest that a value stays between two uses, in multiples of the time in which a transfer fills the whole memory:
+    /// one that is needed much later leaves room for others.
+    pub longest_stay: f64,
+    /// The steps that a loop counts for in the time that a value stays. XLA's memory space assignment takes five, whatever
+    /// the number of steps is.
+    pub steps_of_loops: f64,
     /// Bytes of the smallest slice that is copied by itself: a transfer and its wait cost more than smaller ones save.
     pub smallest_slice: u64,
     /// The most operations that are repeated to compute the offset of a slice elsewhere: they run in each iteration.
@@ -133,7 +139,13 @@ impl FastMemoryOptions {
             time_weight: 0.25,
             cross_program_prefetches: 1,
             refused_residents: 8,
-            transfers: TransferOptions { longest_flight: 2.0, smallest_slice: 4096, offset_operations: 64 },
+            transfers: TransferOptions {
+                longest_flight: 2.0,
+                longest_stay: f64::INFINITY,
+                steps_of_loops: 5.0,
+                smallest_slice: 4096,
+                offset_operations: 64,
+            },
             prices: PriceOptions { rounds: 40, patience: 5, smallest_step: 0.05 },
             search: SearchOptions {
                 steps: 4,

@@ -56,6 +56,10 @@ pub struct Compiler {
     /// times that memory: larger ones need hardly less main memory for it. 0: in none.
     #[serde(default)]
     pub fast_memory_reach: u64,
+    /// A value leaves that memory if its next use is further away than so many times the time in which a transfer fills all of
+    /// it; nothing where it may always stay.
+    #[serde(default)]
+    pub fast_memory_stay: Option<f64>,
     /// Whether it multiplies f32 as TF32, at default precision, on machines that can.
     #[serde(default)]
     pub products_in_tf32: bool,

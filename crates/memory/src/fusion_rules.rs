@@ -53,9 +53,11 @@ pub struct FusionRules {
     #[serde(with = "by_name::list")]
     #[cfg_attr(feature = "schema", schemars(with = "Vec<String>"))]
     pub expensive: Vec<Opcode>,
-    /// An exponential that is added up, as in softmax, is stored where more kernels than this read it; nothing where it is
-    /// computed in each as any other operation.
+    /// An exponential that is added up, as in softmax but not in its logarithm, is stored where more kernels than this read
+    /// it; nothing where it is computed in each as any other operation.
     pub softmax_readers: Option<usize>,
+    /// Whether the kernel of a gather computes the elements that it looks up; else they are in memory.
+    pub gather_prologue: bool,
     /// Dots.
     pub dot: ContractionRules,
     /// Convolutions.
@@ -164,6 +166,7 @@ impl Default for FusionRules {
             max_traffic_ratio: 4.0,
             expensive: Vec::new(),
             softmax_readers: None,
+            gather_prologue: true,
             dot: ContractionRules::default(),
             convolution: ContractionRules::default(),
             row_block_bytes: Bytes::ZERO,

@@ -15,13 +15,13 @@
 //! major one. Its CPU compiler combines all-reduces only, of any size, so all gradients wait for the last one. Left alone:
 //! collectives that depend on each other. *Changed* means that collectives were combined.
 
+use cranelift_entity::SecondaryMap;
 use memplan_ir::{
-    ArrayShape, Collective, ComputationId, Cursor, Insert, InstructionId, Module, Names, Op, Opcode, Shape,
-    SliceDimension,
+    ArrayShape, Collective, ComputationId, Cursor, EntitySet, Insert, InstructionId, Module, Names, Op,
+    Opcode, Shape, SliceDimension,
 };
 use memplan_memory::{Bytes, by_name};
 use memplan_rewriter::{Context, Outcome, Pass, PassError, call_graph};
-use rustc_hash::FxHashSet;
 use serde::Deserialize;
 
 /// The pass.
@@ -104,6 +104,16 @@ fn collective(op: &Op) -> Option<&Collective> {
     }
 }
 
+/// Collectives that become one, as far as the walk over a computation has come.
+struct Open {
+    group: Vec<InstructionId>,
+    bytes: u64,
+    /// Counts the groups of its kind: this one, and those before it.
+    number: u32,
+    /// Of each instruction, the last group of this kind that it depends on, or is in; 0 for none.
+    last_before: SecondaryMap<InstructionId, u32>,
+}
+
 /// Collectives of a computation that become one, in order.
 fn groups(
     module: &Module,
@@ -111,9 +121,14 @@ fn groups(
     rules: &CollectiveCombinerRules,
 ) -> Vec<Vec<InstructionId>> {
     let mut done: Vec<Vec<InstructionId>> = Vec::new();
-    let mut open: Vec<(Vec<InstructionId>, u64)> = Vec::new();
+    let mut open: Vec<Open> = Vec::new();
     for &id in &module.computations[computation].instructions {
         let instruction = &module.instructions[id];
+        for of_kind in &mut open {
+            let before = instruction.operands.iter().chain(&instruction.control_predecessors);
+            of_kind.last_before[id] =
+                before.map(|&other| of_kind.last_before[other]).max().unwrap_or_default();
+        }
         let (Some(own), Some(bytes)) = (collective(&instruction.op), bytes(module, id)) else { continue };
         if !rules.kinds.contains(&instruction.opcode()) {
             continue;
@@ -132,22 +147,22 @@ fn groups(
                 && module.shape(other.operands[0]).as_array().map(|a| a.element_type)
                     == module.shape(instruction.operands[0]).as_array().map(|a| a.element_type)
         };
-        match open.iter().position(|(group, _)| is_alike(group[0])) {
-            None => open.push((vec![id], bytes)),
-            Some(place) => {
-                let (group, sum) = &mut open[place];
-                let fits = *sum + bytes <= rules.max_bytes.0 && group.len() < rules.max_arrays;
-                if fits && !depends_on(module, &[id], group) {
-                    group.push(id);
-                    *sum += bytes;
-                } else {
-                    done.push(std::mem::replace(group, vec![id]));
-                    *sum = bytes;
-                }
-            }
+        let place = open.iter().position(|of_kind| is_alike(of_kind.group[0])).unwrap_or_else(|| {
+            open.push(Open { group: Vec::new(), bytes: 0, number: 1, last_before: SecondaryMap::new() });
+            open.len() - 1
+        });
+        let Open { group, bytes: sum, number, last_before } = &mut open[place];
+        let fits = *sum + bytes <= rules.max_bytes.0 && group.len() < rules.max_arrays;
+        if !group.is_empty() && (!fits || last_before[id] == *number) {
+            done.push(std::mem::take(group));
+            *sum = 0;
+            *number += 1;
         }
+        group.push(id);
+        *sum += bytes;
+        last_before[id] = *number;
     }
-    done.extend(open.into_iter().map(|(group, _)| group));
+    done.extend(open.into_iter().map(|of_kind| of_kind.group));
     done
 }
 
@@ -157,31 +172,46 @@ fn bytes(module: &Module, id: InstructionId) -> Option<u64> {
 
 /// Those of a group that still do not depend on each other, now that other groups have been combined.
 fn independent(module: &Module, group: &[InstructionId]) -> Vec<InstructionId> {
-    let mut kept = Vec::new();
+    let mut kept: Vec<InstructionId> = Vec::new();
+    let mut is_kept: EntitySet<InstructionId> = EntitySet::new();
+    // What those that are kept are computed from: none of it is kept, or depends on what is.
+    let mut before: EntitySet<InstructionId> = EntitySet::new();
     for &id in group {
-        if kept.is_empty() || !depends_on(module, &[id], &kept) && !depends_on(module, &kept, &[id]) {
+        if before.contains(id) {
+            continue;
+        }
+        if let Some(more) = all_before(module, id, &before, &is_kept) {
+            before.extend(more);
+            is_kept.insert(id);
             kept.push(id);
         }
     }
     kept
 }
 
-/// Whether any of some instructions is computed from any of a group.
-fn depends_on(module: &Module, some: &[InstructionId], group: &[InstructionId]) -> bool {
-    let mut seen = FxHashSet::default();
-    let mut work = some.to_vec();
+/// What an instruction is computed from, beyond what is known; `None` if that has one of some others.
+fn all_before(
+    module: &Module,
+    id: InstructionId,
+    known: &EntitySet<InstructionId>,
+    others: &EntitySet<InstructionId>,
+) -> Option<Vec<InstructionId>> {
+    let mut seen: EntitySet<InstructionId> = EntitySet::new();
+    let mut found = Vec::new();
+    let mut work = vec![id];
     while let Some(id) = work.pop() {
         let instruction = &module.instructions[id];
         for &operand in instruction.operands.iter().chain(&instruction.control_predecessors) {
-            if group.contains(&operand) {
-                return true;
+            if others.contains(operand) {
+                return None;
             }
-            if seen.insert(operand) {
+            if !known.contains(operand) && seen.insert(operand) {
+                found.push(operand);
                 work.push(operand);
             }
         }
     }
-    false
+    Some(found)
 }
 
 fn combine(module: &mut Module, group: &[InstructionId], rules: &CollectiveCombinerRules, names: &mut Names) {

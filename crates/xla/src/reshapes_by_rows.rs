@@ -29,6 +29,10 @@ pub const RESHAPES_BY_ROWS: PassFn = PassFn {
 const MOST_RUNS: usize = 5;
 
 fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
+    let grows = |id| padded(module, id, context.target).is_some_and(|ways| ways.iter().any(Option::is_some));
+    if !module.instructions.keys().any(grows) {
+        return Ok(false);
+    }
     let graph = call_graph(module, RESHAPES_BY_ROWS.name)?;
     let users = Users::new(module);
     let mut names = Names::new(module);

@@ -27,6 +27,10 @@ pub const WINDOWS_OUTSIDE_LANES: PassFn = PassFn {
 };
 
 fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
+    let has_windows = |op: &Op| matches!(op, Op::ReduceWindow(_) | Op::SelectAndScatter(_));
+    if !module.instructions.values().any(|instruction| has_windows(&instruction.op)) {
+        return Ok(false);
+    }
     let graph = call_graph(module, WINDOWS_OUTSIDE_LANES.name)?;
     let mut names = Names::new(module);
     let mut changed = false;

@@ -3,13 +3,13 @@
 use std::sync::{Arc, OnceLock};
 
 use memplan_analysis::{Batch, CallGraph, Dimensions, Facts, Phases, ValueClass, ValueClasses};
-use memplan_driver::{EstimateError, Price, price};
+use memplan_driver::{EstimateError, Price};
 use memplan_ir::{ArrayShape, InstructionId, Module, Schedule};
 use memplan_memory::Bytes;
 use memplan_passes as passes;
 use memplan_passes::{Context, PassError, RunOptions};
 
-use super::{FitError, ModuleKey, Setting};
+use super::{FitError, Setting};
 use crate::Devices;
 
 /// A program to try levers on.
@@ -105,9 +105,7 @@ impl Candidate {
 
     /// The compiler's estimate. Modules that several levers make are estimated once.
     pub(super) fn price(&self, setting: &Setting<'_>) -> Result<Price, EstimateError> {
-        let of_module = setting
-            .prices
-            .of(ModuleKey::new(&self.module), || price(&self.module, setting.compiler, setting.target))?;
+        let of_module = setting.prices.of(&self.module)?;
         Ok(Price {
             total: of_module.total.saturating_add(self.extra),
             seconds: of_module.seconds * self.runs + self.extra_seconds,

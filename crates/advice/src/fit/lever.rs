@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use memplan_analysis::ValueClass;
-use memplan_driver::{RewriteOptions, rewrite};
+use memplan_driver::{ModuleKey, RewriteOptions, rewrite_among};
 use memplan_ir::{ElementType, InstructionId, ShapeIndex};
 use memplan_memory::{MemorySpaceId, Transfer};
 use memplan_passes as passes;
@@ -13,7 +13,7 @@ use memplan_passes::HOST_MEMORY;
 use super::candidate::Candidate;
 use super::mesh::{self, Mesh, MeshAdvice};
 use super::policy::{self, Policy};
-use super::{Code, ModuleKey, Setting};
+use super::{Code, Setting};
 
 /// A kind of change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, strum::Display)]
@@ -293,7 +293,7 @@ impl Candidate {
                     ..RewriteOptions::default()
                 };
                 let rewritten = || {
-                    let found = rewrite(self.module.clone(), setting.compiler, setting.target, &options);
+                    let found = rewrite_among(self.module.clone(), &setting.prices, &options);
                     found.map(|found| Arc::new(found.module)).map_err(|error| error.to_string())
                 };
                 let module = setting.rewritten.of((ModuleKey::new(&self.module), limit), rewritten)?;

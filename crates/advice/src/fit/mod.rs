@@ -1,7 +1,7 @@
 //! Makes a program fit a limit: tries every lever, plans and prices the result, and advises the cheapest set that fits.
 //!
 //! The user applies the advice in the program's source, and another compiler compiles it, so prices are estimates of
-//! that compiler ([`memplan_driver::price`]): a lever edits the module as JAX would write it, as far as possible, and
+//! that compiler ([`Prices`]): a lever edits the module as JAX would write it, as far as possible, and
 //! the whole is estimated like any other program. Costs that are added to an estimate (gradients of micro-batches,
 //! transfers over links) are documented where they are computed.
 
@@ -15,9 +15,10 @@ mod search;
 use std::sync::Arc;
 
 use memplan_driver::{
-    CompileError, CompileOptions, Effort, EstimateError, Known, Price, compile, in_parallel,
+    CompileError, CompileOptions, Effort, EstimateError, Known, ModuleKey, Price, Prices, compile,
+    in_parallel,
 };
-use memplan_ir::{Module, ProgramShape, fingerprint};
+use memplan_ir::Module;
 use memplan_memory::{Bytes, Compiler, Target};
 use memplan_passes::PassError;
 use memplan_plan_hlo::ProgramCost;
@@ -155,29 +156,13 @@ pub enum FitError {
     NoBatch(usize, usize),
 }
 
-/// Distinguishes the modules that levers make of one module: everything except notes, which levers do not change, and
-/// including the memory spaces of arguments and results.
-#[derive(PartialEq)]
-struct ModuleKey {
-    fingerprint: u64,
-    interface: Option<ProgramShape>,
-}
-
-impl ModuleKey {
-    fn new(module: &Module) -> ModuleKey {
-        ModuleKey {
-            fingerprint: fingerprint(module),
-            interface: module.config.entry_computation_layout.clone(),
-        }
-    }
-}
-
 /// The task, and results so far.
 struct Setting<'a> {
     compiler: &'a Compiler,
     target: &'a Target,
     options: &'a FitOptions,
-    prices: Known<ModuleKey, Price>,
+    /// Of all modules that levers make.
+    prices: Prices<'a>,
     /// Results of `rewrite` by module and limit.
     rewritten: Known<(ModuleKey, Bytes), Arc<Module>>,
 }
@@ -192,8 +177,13 @@ pub fn fit(
     target: &Target,
     options: &FitOptions,
 ) -> Result<Fit, FitError> {
-    let setting =
-        Setting { compiler, target, options, prices: Known::default(), rewritten: Known::default() };
+    let setting = Setting {
+        compiler,
+        target,
+        options,
+        prices: Prices::new(compiler, target),
+        rewritten: Known::default(),
+    };
     let OneDevice { module, devices } = OneDevice::of(module.clone(), target)?;
     let program = Candidate::new(&module, &devices, &setting)?;
     if !program.is_spread && !options.devices.is_empty() && !options.devices.contains(&1) {

@@ -148,7 +148,7 @@ impl Forward {
                 }
             }
             let kept = match held_until {
-                Some(from) if fast.is_finite() => {
+                Some(from) if fast.is_finite() && event.is_near => {
                     let gap = LiveRange { start: from, end: from.max(event.range.end) };
                     fast + hold(gap) + event.fast.unwrap_or(in_main)
                 }

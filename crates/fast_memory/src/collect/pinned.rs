@@ -51,6 +51,10 @@ impl Collector<'_> {
             if self.uses.needs_main.contains(value) {
                 return None;
             }
+            let mut events = views.get(&value).into_iter().flatten().flat_map(|view| &view.events);
+            if !events.all(|event| event.is_near) {
+                return None;
+            }
             pinned.values.push(value);
             if facts.live.is_live_out(value) {
                 let definition = facts.flow.positions.instruction(facts.flow.values[value].definition);

@@ -68,7 +68,10 @@ fn view(
 ) -> View {
     let Context { module, facts, costs, options, idle, .. } = context;
     let earliest = exists_from(module, facts, value, computation);
+    let mut last_used = earliest;
     for event in &mut events {
+        event.is_near = idle.may_stay(last_used, event.range.start, computation);
+        last_used = event.range.end;
         event.start = idle.fetch_start(event.uses[0].user, earliest, bytes as f64);
         event.latest = idle.latest_start(event.uses[0].user, event.start);
         // A use inside that needs main memory keeps the value there.

@@ -71,6 +71,10 @@ impl Grouper<'_> {
             if updated_operands(instruction).contains(&id) {
                 return Err(Verdict::UpdatedInPlace(opcode));
             }
+            let is_looked_up = opcode == Opcode::Gather && instruction.operands[0] == id;
+            if is_looked_up && !self.target.fusion.gather_prologue {
+                return Err(Verdict::Prologue(opcode));
+            }
         }
         Ok(())
     }
@@ -137,7 +141,7 @@ impl Grouper<'_> {
                 }
                 let is_slow = usage.reused && usage.feeds.is_none() && count > 1 && self.is_slow(id);
                 let is_stored_softmax =
-                    rules.softmax_readers.is_some_and(|most| count > most) && self.is_summed_exponential(id);
+                    rules.softmax_readers.is_some_and(|most| count > most) && self.is_softmax_exponential(id);
                 if is_kept_out || is_slow || is_stored_softmax || is_twice && self.is_expensive(id) {
                     return Err(Verdict::Expensive { opcode, kernels: count });
                 }
@@ -250,10 +254,19 @@ impl Grouper<'_> {
         }
     }
 
-    /// Whether an instruction is an exponential that is added up, as in softmax.
-    fn is_summed_exponential(&self, id: InstructionId) -> bool {
-        let sums = |&user: &InstructionId| matches!(self.module.instructions[user].op, Op::Reduce { .. });
-        self.module.instructions[id].opcode() == Opcode::Exponential && self.users.of(id).iter().any(sums)
+    /// Whether an instruction is an exponential that is added up, as in softmax. Where the logarithm of the sum is taken, libtpu
+    /// computes exponentials again.
+    fn is_softmax_exponential(&self, id: InstructionId) -> bool {
+        let op = |id: InstructionId| &self.module.instructions[id].op;
+        let is_renamed = |id: &InstructionId| matches!(op(*id), Op::Reshape { .. } | Op::Bitcast);
+        let is_log = |id: &InstructionId| op(*id).opcode() == Opcode::Log;
+        let is_logged = |sum: InstructionId| {
+            let users = self.users.of(sum);
+            let renamed = users.iter().filter(|user| is_renamed(user)).flat_map(|&user| self.users.of(user));
+            users.iter().chain(renamed).any(is_log)
+        };
+        let sums = |&user: &InstructionId| matches!(op(user), Op::Reduce { .. }) && !is_logged(user);
+        op(id).opcode() == Opcode::Exponential && self.users.of(id).iter().any(sums)
     }
 
     /// Whether the target's kernels never compute an elementwise operation twice.
