@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 import tables
 from jax import lax
-from programs import conv, cross_entropy, layer, layer_weights, lstm_loss, normalized, weights
+from programs import adam, conv, cross_entropy, layer, layer_weights, lstm_loss, normalized, weights
 
 import memplan
 
@@ -42,18 +42,6 @@ MODELS: dict[str, Callable[[], Model]] = {}
 def model(make: Callable[[], Model]) -> Callable[[], Model]:
     MODELS[make.__name__] = make
     return make
-
-
-def adam(loss: Callable[..., Any]) -> Callable[..., Any]:
-    def step(params: Any, m: Any, v: Any, n: Any, *batch: Any) -> Any:
-        value, gradient = jax.value_and_grad(loss)(params, *batch)
-        m = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, m, gradient)
-        v = jax.tree.map(lambda v, g: 0.99 * v + 0.01 * g * g, v, gradient)
-        n = n + 1
-        update = lambda p, m, v: p - RATE * m / (1 - 0.9**n) / (jnp.sqrt(v / (1 - 0.99**n)) + 1e-6)  # noqa: E731
-        return jax.tree.map(update, params, m, v), m, v, n, value
-
-    return step
 
 
 def begin(params: Any) -> tuple[Any, Any, Any, Any]:
@@ -199,7 +187,7 @@ def row(name: str) -> list[str]:
     reordered = [in_another_order(batch, axes) for batch in batches]
     arguments = (*begin(params), *batches[0])
     options: dict[str, Any] = {"donate_argnums": (0, 1, 2)}
-    as_written = jax.jit(adam(loss), **options).lower(*arguments).compile()
+    as_written = jax.jit(adam(loss, RATE), **options).lower(*arguments).compile()
     limit = int(SHARE * needed(as_written))
     levers: list[str] = []
 
@@ -209,7 +197,9 @@ def row(name: str) -> list[str]:
     with warnings.catch_warnings():
         # Where half is too little, it is as small as it gets.
         warnings.simplefilter("ignore", memplan.LimitWarning)
-        rewritten = memplan.jit(adam(loss), memory_limit=limit, report=report, **options).lower(*arguments).compile()
+        rewritten = (
+            memplan.jit(adam(loss, RATE), memory_limit=limit, report=report, **options).lower(*arguments).compile()
+        )
     meant = losses(as_written, params, batches)
     others = losses(rewritten, params, batches), losses(as_written, params, reordered)
     apart = [np.abs(found - meant) / np.abs(meant) for found in others]

@@ -43,13 +43,13 @@ def sgd(loss: Callable[..., Any], rate: float = 0.01) -> Callable[..., Any]:
     return step
 
 
-def adam(loss: Callable[..., Any]) -> Callable[..., Any]:
+def adam(loss: Callable[..., Any], rate: float = 0.01) -> Callable[..., Any]:
     def step(params: Any, m: Any, v: Any, n: Any, *batch: Any) -> Any:
         value, gradient = jax.value_and_grad(loss)(params, *batch)
         m = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, m, gradient)
         v = jax.tree.map(lambda v, g: 0.99 * v + 0.01 * g * g, v, gradient)
         n = n + 1
-        update = lambda p, m, v: p - 0.01 * m / (1 - 0.9**n) / (jnp.sqrt(v / (1 - 0.99**n)) + 1e-6)  # noqa: E731
+        update = lambda p, m, v: p - rate * m / (1 - 0.9**n) / (jnp.sqrt(v / (1 - 0.99**n)) + 1e-6)  # noqa: E731
         return jax.tree.map(update, params, m, v), m, v, n, value
 
     return step
