@@ -28,11 +28,11 @@ pub(crate) fn order_loops(module: &mut Module, rules: &LoopsWithSlices) -> bool 
     let mut moved = false;
     for body in bodies {
         let listed = module.computations[body].instructions.clone();
-        let slices: FxHashSet<InstructionId> =
-            listed.iter().copied().filter(|&id| reads_slice(module, id)).collect();
         if !listed.iter().any(|&id| has_slice(module, id)) {
             continue;
         }
+        let slices: FxHashSet<InstructionId> =
+            listed.iter().copied().filter(|&id| reads_slice(module, id)).collect();
         let order = slices_first(module, &listed, &slices);
         let order = defer_last_products(module, body, &order, rules.defers);
         moved |= order != listed;

@@ -53,8 +53,8 @@ pub struct WhileSimplifier {
 pub const WHILE_SIMPLIFIER: WhileSimplifier =
     WhileSimplifier { max_sweeps: 8, max_repeated_bytes: NEGLIGIBLE_BYTES, repeats_arrays: true };
 
-/// The pass before options of a compiler's file say otherwise: XLA's compilers look for constants that loops carry once, and
-/// see none that called computations make.
+/// The pass as `compile` runs it, for compilers whose files restrict [`WHILE_SIMPLIFIER`]. XLA's compilers look once for
+/// constants that loops carry, before they inline calls, so they do not see those that called computations make.
 pub const WHILE_LOOP_CONSTANT_SINKING: PassFn = PassFn {
     name: "while-loop-constant-sinking",
     description: "have loops make constants that they carry, as XLA's compilers do before they inline calls",

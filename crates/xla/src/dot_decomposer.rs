@@ -16,39 +16,43 @@
 //! *Changed* means that there was another product.
 
 use memplan_ir::{ArrayShape, Dimensions, Dot, DotDimensions, DotOperand, InstructionId, Module, Op, Shape};
-use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
+use memplan_rewriter::{PassFn, Rewriter};
 
 /// The pass.
 pub const DOT_DECOMPOSER: PassFn = PassFn {
     name: "dot-decomposer",
     description: "transpose operands of matrix products into the library's order, as XLA's CPU compiler does",
-    run: decompose,
+    run: |module, _| Ok(each_product(module, canonicalize)),
 };
 
 /// Folds transposes of rows and columns into products.
 pub const TRANSPOSE_FOLDING: PassFn = PassFn {
     name: "transpose-folding",
     description: "multiply transposed matrices without moving them, as XLA's CPU compiler does",
-    run: fold,
+    run: |module, _| Ok(each_product(module, fold_transposes)),
 };
 
 /// Transposes matrices that are multiplied by vectors.
 pub const MATRIX_VECTOR_PRODUCTS: PassFn = PassFn {
     name: "matrix-vector-products",
     description: "transpose matrices that vectors are multiplied by, as XLA's CPU compiler does",
-    run: transpose_for_vectors,
+    run: |module, _| Ok(each_product(module, for_vector)),
 };
 
-fn decompose(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+/// Puts others in place of products.
+fn each_product(
+    module: &mut Module,
+    other: fn(&mut Rewriter<'_>, InstructionId, Dot) -> Option<InstructionId>,
+) -> bool {
     let mut rewriter = Rewriter::new(module);
     rewriter.sweep(|r, id| match r.op(id) {
         Op::Dot(dot) => {
             let dot = dot.clone();
-            canonicalize(r, id, *dot)
+            other(r, id, *dot)
         }
         _ => None,
     });
-    Ok(rewriter.finish())
+    rewriter.finish()
 }
 
 /// One operand of a product: which of its dimensions do what.
@@ -125,18 +129,6 @@ fn reshaped(r: &mut Rewriter<'_>, id: InstructionId, extents: Dimensions) -> Ins
     r.emit(Op::Reshape { inferred_dimension: None }, [id], shape)
 }
 
-fn fold(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    let mut rewriter = Rewriter::new(module);
-    rewriter.sweep(|r, id| match r.op(id) {
-        Op::Dot(dot) => {
-            let dot = dot.clone();
-            fold_transposes(r, id, *dot)
-        }
-        _ => None,
-    });
-    Ok(rewriter.finish())
-}
-
 fn fold_transposes(r: &mut Rewriter<'_>, id: InstructionId, mut dot: Dot) -> Option<InstructionId> {
     let [mut left, mut right] = [r.operand(id, 0), r.operand(id, 1)];
     // Vectors are not transposed.
@@ -163,24 +155,12 @@ fn fold_transposes(r: &mut Rewriter<'_>, id: InstructionId, mut dot: Dot) -> Opt
     Some(r.emit(Op::Dot(Box::new(dot)), [left, right], shape))
 }
 
-fn transpose_for_vectors(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    let mut rewriter = Rewriter::new(module);
-    rewriter.sweep(|r, id| match r.op(id) {
-        Op::Dot(dot) if r.dimensions(id).is_some_and(|extents| extents.len() == 1) => {
-            let dot = dot.clone();
-            for_vector(r, id, *dot)
-        }
-        _ => None,
-    });
-    Ok(rewriter.finish())
-}
-
 /// XLA folds transposes of matrices into products of two matrices alone. The matrix is on the left with its rows, or on the
 /// right with its columns.
 fn for_vector(r: &mut Rewriter<'_>, id: InstructionId, mut dot: Dot) -> Option<InstructionId> {
     let mut operands = [r.operand(id, 0), r.operand(id, 1)];
     let DotDimensions { lhs_contracting, rhs_contracting, lhs_batch, .. } = &mut dot.dimensions;
-    if !lhs_batch.is_empty() {
+    if !lhs_batch.is_empty() || r.dimensions(id)?.len() != 1 {
         return None;
     }
     let mut changed = false;

@@ -203,6 +203,16 @@ impl Body<'_, '_> {
         let indices = self.of_kind(&(S32, vec![4]))?;
         let updates = self.of_kind(&(F32, vec![4, columns]))?;
         let updates = self.bounded(updates)?;
+        self.add_at_rows(x, indices, updates).map(Some)
+    }
+
+    /// Adds rows to those rows of a matrix that places name.
+    pub(super) fn add_at_rows(
+        &mut self,
+        x: InstructionId,
+        places: InstructionId,
+        rows: InstructionId,
+    ) -> Result<InstructionId, BuildError> {
         let dimensions = ScatterDimensions {
             update_window_dims: [1].into_iter().collect(),
             inserted_window_dims: [0].into_iter().collect(),
@@ -211,7 +221,7 @@ impl Body<'_, '_> {
             ..ScatterDimensions::default()
         };
         let op = Op::Scatter(Box::new(dimensions));
-        self.computation.insert_calling(op, [x, indices, updates], [self.combiners.sum_f32]).map(Some)
+        self.computation.insert_calling(op, [x, places, rows], [self.combiners.sum_f32])
     }
 
     /// A copy, at once or started here and done a few steps later.

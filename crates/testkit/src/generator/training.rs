@@ -484,16 +484,8 @@ impl Body<'_, '_> {
 
     /// The gradient of a table: each row of examples goes to that of its token.
     fn add_rows_to(&mut self, table: InstructionId, tokens: InstructionId, rows: InstructionId) -> Built {
-        let dimensions = ScatterDimensions {
-            update_window_dims: [1].into_iter().collect(),
-            inserted_window_dims: [0].into_iter().collect(),
-            scatter_dims_to_operand_dims: [0].into_iter().collect(),
-            index_vector_dim: 1,
-            ..ScatterDimensions::default()
-        };
         let none = self.number_like(0.0, table)?;
-        let op = Op::Scatter(Box::new(dimensions));
-        self.computation.insert_calling(op, [none, tokens, rows], [self.combiners.sum_f32])
+        self.add_at_rows(none, tokens, rows)
     }
 
     /// An element of each row.
