@@ -55,7 +55,7 @@ pub struct Expectation {
 #[derive(Debug, thiserror::Error)]
 pub enum FixtureError {
     /// It cannot be read.
-    #[error("cannot read {path}")]
+    #[error("cannot read {}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
