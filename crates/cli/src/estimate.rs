@@ -73,7 +73,7 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<(), Failure> {
     let machine = compiler.on(&target);
     let OneDevice { module, devices } = read_program(&args.module, Form::Given, &machine)?;
     let found = estimate(&module, compiler, &target).map_err(|error| Failure::input(&error))?;
-    let mut program = PlannedModule::new(&found.module, &target, &found.planned);
+    let mut program = PlannedModule::new(&found.module, &machine, &found.planned);
     program.devices = devices.count;
     args.result.emit.write(&program)?;
     let read = |path: &String| Compiled::read(path, &module.name, compiler, &target, found.code());

@@ -10,10 +10,11 @@
 //! order of caches of keys and values, and the whole caches are transposed before and after the loop. Here layouts are
 //! row-major, so dimensions change places instead. Seen in 0.12 on XLA GPU, on decoders with a loop over layers.
 //!
-//! The same holds for state that is only read, if what is read is gathered from all devices (`collective-layouts`).
+//! The same holds for state that is only read, if it is read as a whole, like the kernels of convolutions in a loop over
+//! parts of a batch, or if what is read is gathered from all devices (`collective-layouts`).
 //!
-//! Left alone: state that begins with anything but what the caller gives, other state that is not updated, or that is read
-//! in several orders or without a transpose. *Changed* means that state is stored in another order.
+//! Left alone: slices of state that begins with anything but what the caller gives, of other state that is not updated, and
+//! state that is read in several orders or without a transpose. *Changed* means that state is stored in another order.
 
 use memplan_ir::{
     ArrayShape, ComputationId, Cursor, Dimensions, Insert, InstructionId, Module, Names, Op, Shape, Users,
@@ -58,10 +59,16 @@ struct State {
     /// Where the body takes it from its parameter.
     elements: Vec<InstructionId>,
     updates: Vec<InstructionId>,
-    /// Slices of it, each with the reshape and the transpose that follow.
-    reads: Vec<[InstructionId; 3]>,
+    reads: Vec<Read>,
     /// Where the results of the loop are taken.
     results: Vec<InstructionId>,
+}
+
+/// A transpose of the state, or of a slice of it.
+struct Read {
+    /// The slice, and the reshape that drops its first dimension.
+    slice: Option<[InstructionId; 2]>,
+    transpose: InstructionId,
 }
 
 impl State {
@@ -70,9 +77,10 @@ impl State {
         let &[body, condition] = instruction.called.as_slice() else { return None };
         let shape = module.shape(of).as_tuple()?[index as usize].as_array()?.clone();
         let init = &module.instructions[instruction.operands[0]];
-        if shape.rank() < 3 || init.op != Op::Tuple || !is_given(module, init.operands[index as usize]) {
+        if shape.rank() < 2 || init.op != Op::Tuple {
             return None;
         }
+        let given = init.operands[index as usize];
         let of_parameter = |computation: ComputationId| {
             let parameter = module.computations[computation].parameters[0];
             let takes = move |id: &&InstructionId| {
@@ -104,7 +112,7 @@ impl State {
             results,
         };
         state.follow(module, users, body)?;
-        Some(state)
+        (state.is_read_whole() || is_given(module, given)).then_some(state)
     }
 
     /// Collects all uses in the body; `None` where one of them does not fit.
@@ -127,21 +135,29 @@ impl State {
                         values.push(user);
                     }
                     Op::DynamicSlice { slice_sizes } if slice_sizes[0] == 1 => {
-                        self.read(module, users, user)?
+                        self.read_slice(module, users, user)?
+                    }
+                    Op::Transpose { dimensions } => {
+                        self.read(module, Read { slice: None, transpose: user }, dimensions.iter().copied())?
                     }
                     _ => return None,
                 }
             }
         }
         let result = module.instructions[root].operands[self.index as usize];
-        let is_gathered = |&[.., transpose]: &[InstructionId; 3]| is_gathered(module, users, transpose);
+        let is_gathered = |read: &Read| is_gathered(module, users, read.transpose);
         let is_stored = self.updates.contains(&result)
-            || self.elements.contains(&result) && self.reads.iter().all(is_gathered);
+            || self.elements.contains(&result)
+                && (self.is_read_whole() || self.reads.iter().all(is_gathered));
         (is_stored && !self.reads.is_empty()).then_some(())
     }
 
+    fn is_read_whole(&self) -> bool {
+        self.updates.is_empty() && self.reads.iter().all(|read| read.slice.is_none())
+    }
+
     /// A slice, of which the first dimension is dropped before it is transposed.
-    fn read(&mut self, module: &Module, users: &Users, slice: InstructionId) -> Option<()> {
+    fn read_slice(&mut self, module: &Module, users: &Users, slice: InstructionId) -> Option<()> {
         let only_user = |id| match users.of(id) {
             &[user] => Some(user),
             _ => None,
@@ -152,13 +168,19 @@ impl State {
         let drops_first = matches!(module.instructions[reshape].op, Op::Reshape { .. })
             && dimensions(reshape)? == &dimensions(slice)?[1..];
         let Op::Transpose { dimensions: order } = &module.instructions[transpose].op else { return None };
-        let order: Dimensions = [0].into_iter().chain(order.iter().map(|d| d + 1)).collect();
+        let order = [0].into_iter().chain(order.iter().map(|d| d + 1));
+        drops_first.then(|| self.read(module, Read { slice: Some([slice, reshape]), transpose }, order))?
+    }
+
+    /// Notes a read; `None` where others are in another order, or it is no transpose that moves bytes.
+    fn read(&mut self, module: &Module, read: Read, order: impl Iterator<Item = i64>) -> Option<()> {
+        let order: Dimensions = order.collect();
         let is_first = self.reads.is_empty();
-        if !drops_first || cost::moves_no_bytes(module, transpose) || !is_first && order != self.order {
+        if cost::moves_no_bytes(module, read.transpose) || !is_first && order != self.order {
             return None;
         }
         self.order = order;
-        self.reads.push([slice, reshape, transpose]);
+        self.reads.push(read);
         Some(())
     }
 
@@ -183,21 +205,11 @@ impl State {
             }
             module.set_shape(id, stored.clone());
         }
-        for &[slice, reshape, transpose] in &self.reads {
-            let starts = module.instructions[slice].operands[1..].to_vec();
-            let instruction = &mut module.instructions[slice];
-            let Op::DynamicSlice { slice_sizes } = &mut instruction.op else {
-                unreachable!("a slice is read")
-            };
-            let sizes: Dimensions = self.order.iter().map(|&d| slice_sizes[d as usize]).collect();
-            slice_sizes.clone_from(&sizes);
-            for (at, &d) in self.order.iter().enumerate() {
-                instruction.operands[1 + at] = starts[d as usize];
+        for read in &self.reads {
+            if let Some(slice) = read.slice {
+                self.slice_as_stored(module, slice, read.transpose);
             }
-            module.set_shape(slice, ArrayShape::new(self.shape.element_type, sizes).into());
-            let read = module.shape(transpose).clone();
-            module.set_shape(reshape, read);
-            module.instructions[transpose].op = Op::Reshape { inferred_dimension: None };
+            module.instructions[read.transpose].op = Op::Reshape { inferred_dimension: None };
         }
         self.store_outside(module, names, &stored);
         for computation in [module.instructions[of].parent, body] {
@@ -216,6 +228,25 @@ impl State {
             module.computations[condition].parameters[0],
         ];
         tuples.into_iter().for_each(|id| in_tuple(module, id));
+    }
+
+    fn slice_as_stored(
+        &self,
+        module: &mut Module,
+        [slice, reshape]: [InstructionId; 2],
+        transpose: InstructionId,
+    ) {
+        let starts = module.instructions[slice].operands[1..].to_vec();
+        let instruction = &mut module.instructions[slice];
+        let Op::DynamicSlice { slice_sizes } = &mut instruction.op else { unreachable!("a slice is read") };
+        let sizes: Dimensions = self.order.iter().map(|&d| slice_sizes[d as usize]).collect();
+        slice_sizes.clone_from(&sizes);
+        for (at, &d) in self.order.iter().enumerate() {
+            instruction.operands[1 + at] = starts[d as usize];
+        }
+        module.set_shape(slice, ArrayShape::new(self.shape.element_type, sizes).into());
+        let read = module.shape(transpose).clone();
+        module.set_shape(reshape, read);
     }
 
     /// Transposes what the loop begins with, and its results.

@@ -3,10 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use memplan_ir::{ComputationId, InstructionId, Module};
+use memplan_ir::{ComputationId, InstructionId, Module, Op};
 use rustc_hash::FxHashMap;
 
-use super::{Conflict, Node, Separate};
+use super::{Conflict, Node, NodeData, Separate};
 
 /// Most steps of reachability searches in one computation, a second or so: a limit for hostile programs. Beyond it a search
 /// counts as having found a cycle, which costs a copy and nothing else.
@@ -82,6 +82,7 @@ impl Separate<'_> {
         }
     }
 
+    /// Makes one node run before another, if nothing says so yet: one that is in a tuple for the other is before it.
     pub(super) fn add_order(&mut self, before: Node, after: Node) {
         let (first, second) = (self.nodes[before].id, self.nodes[after].id);
         let instruction = &self.module.instructions[second];
@@ -92,7 +93,11 @@ impl Separate<'_> {
             }
             _ => successors.contains(&after),
         };
-        if is_known {
+        let is_tuple_for_it = |&node: &Node| {
+            let NodeData { id, successors, .. } = &self.nodes[node];
+            self.module.instructions[*id].op == Op::Tuple && successors.contains(&after)
+        };
+        if is_known || successors.iter().any(is_tuple_for_it) {
             return;
         }
         self.changed = true;
