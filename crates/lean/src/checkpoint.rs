@@ -50,15 +50,14 @@ pub fn checkpoint(module: &Module, checkpoint: &Checkpoint<'_>) -> Option<Module
     let functions = Functions::new(module, again, phase, is_border);
     let saved = functions.saved(module);
     let readers = functions.readers(module);
-    let arrives = functions.arrivals(module, &readers);
-    if checkpoint.must_wait && arrives.len() + 1 < saved.len() {
+    let mut waits = functions.arrivals(module, &readers);
+    if checkpoint.must_wait && waits.len() + 1 < saved.len() {
         return None;
     }
-    let gradients = if checkpoint.gradients_first {
-        functions.gradients(module, &readers, &arrives)
-    } else {
-        FxHashMap::default()
-    };
+    if checkpoint.gradients_first {
+        functions.wait_for_gradients(module, &readers, &mut waits);
+    }
+    let waits: FxHashMap<u32, Wait> = waits.into_iter().map(|wait| (wait.level, wait)).collect();
     let mut module = module.clone();
     let mut names = Names::new(&module);
     let entry = module.entry;
@@ -73,9 +72,12 @@ pub fn checkpoint(module: &Module, checkpoint: &Checkpoint<'_>) -> Option<Module
             for &operand in &reads {
                 let Some(level) = functions.read_at(operand) else { continue };
                 if has_barrier.insert(level) {
-                    let gradients = gradients.get(&level).map_or(&[][..], Vec::as_slice);
+                    let (arrival, gradients) = match waits.get(&level) {
+                        Some(Wait { arrival, gradients, .. }) => (Some(arrival), &gradients[..]),
+                        None => (None, &[][..]),
+                    };
                     let mut all = saved[&level].clone();
-                    all.extend(gradients.iter().chain(arrives.get(&level)));
+                    all.extend(gradients.iter().chain(arrival));
                     let behind = add_barrier(module, id, &all, &mut names);
                     for (before, behind) in all.into_iter().zip(behind) {
                         if gradients.contains(&before) {
@@ -230,26 +232,23 @@ impl<'a> Functions<'a> {
         readers
     }
 
-    /// For each function the gradients to be complete before it is computed again: reductions and products with what the
-    /// function after it recomputed, of which no other function waits for any.
-    fn gradients(
-        &self,
-        module: &Module,
-        readers: &Readers,
-        arrives: &FxHashMap<u32, InstructionId>,
-    ) -> FxHashMap<u32, Vec<InstructionId>> {
+    /// Adds for each function the gradients to be complete before it is computed again: reductions and products with what the
+    /// function after it recomputed, of which no other function waits for any. Functions that would wait for each other do
+    /// not wait for gradients.
+    fn wait_for_gradients(&self, module: &Module, readers: &Readers, waits: &mut [Wait]) {
         let users = Users::new(module);
         let instructions = &module.entry_computation().instructions;
-        let mut awaited: FxHashSet<InstructionId> = arrives.values().copied().collect();
+        let mut awaited: FxHashSet<InstructionId> = waits.iter().map(|wait| wait.arrival).collect();
         for &id in instructions.iter().rev().filter(|id| (self.phase)(**id) == Phase::Backward) {
             if awaited.contains(&id) {
                 awaited.extend(module.instructions[id].operands.iter().copied());
             }
         }
-        let mut found: FxHashMap<u32, Vec<InstructionId>> = FxHashMap::default();
         for (&level, of_level) in readers {
-            let Some(next) = (0..level).rev().find(|level| arrives.contains_key(level)) else { continue };
-            let after = after(module, &readers[&next]);
+            let before = |&i: &usize| waits[i].level < level;
+            let next = (0..waits.len()).filter(before).max_by_key(|&i| waits[i].level);
+            let Some(next) = next else { continue };
+            let after = &waits[next].after;
             let mut gradients: Vec<InstructionId> = Vec::new();
             for &reader in of_level {
                 let gradient = gradient_from(module, &users, reader, |id| {
@@ -259,15 +258,19 @@ impl<'a> Functions<'a> {
             }
             let behind = after_any_but(module, &gradients);
             gradients.retain(|id| !behind.contains(id));
-            found.insert(next, gradients);
+            let as_it_was = waits[next].clone();
+            waits[next].after.extend(behind);
+            waits[next].gradients = gradients;
+            if waits_for_itself(waits, next) {
+                waits[next] = as_it_was;
+            }
         }
-        found
     }
 
     /// For each function the gradient with which its backward half begins: of those that its readers also read, the one
     /// that is computed first. All that the function computes again waits for it. Functions that would wait for
     /// themselves, or for each other, wait for none. Linear in the module for each function.
-    fn arrivals(&self, module: &Module, readers: &Readers) -> FxHashMap<u32, InstructionId> {
+    fn arrivals(&self, module: &Module, readers: &Readers) -> Vec<Wait> {
         let entry = module.entry_computation();
         let mut depth: FxHashMap<InstructionId, u32> = FxHashMap::default();
         for &id in &entry.instructions {
@@ -279,21 +282,21 @@ impl<'a> Functions<'a> {
             let array = module.shape(*id).as_array();
             (self.phase)(*id) == Phase::Backward && array.is_some_and(|array| array.rank() > 0)
         };
-        let mut found: Vec<Arrival> = Vec::new();
+        let mut found: Vec<Wait> = Vec::new();
         // The last function is the first to be computed again.
         for (&level, readers) in readers.iter().rev() {
             let after = after(module, readers);
             let read = readers.iter().flat_map(|&id| &module.instructions[id].operands).copied();
             let gradient =
                 read.filter(|id| is_gradient(id) && !after.contains(id)).min_by_key(|id| (depth[id], *id));
-            if let Some(gradient) = gradient {
-                found.push(Arrival { level, gradient, after });
-                if wait_for_each_other(&found) {
+            if let Some(arrival) = gradient {
+                found.push(Wait { level, arrival, gradients: Vec::new(), after });
+                if waits_for_itself(&found, found.len() - 1) {
                     found.pop();
                 }
             }
         }
-        found.into_iter().map(|arrival| (arrival.level, arrival.gradient)).collect()
+        found
     }
 }
 
@@ -358,27 +361,31 @@ fn gradient_from(
     None
 }
 
-/// The gradient that a function waits for.
-struct Arrival {
+/// What a function waits for before it is computed again.
+#[derive(Clone)]
+struct Wait {
     level: u32,
-    gradient: InstructionId,
-    /// All that comes after what the function computes again.
+    /// The gradient with which its backward half begins.
+    arrival: InstructionId,
+    /// Other gradients, which their readers read behind the function's barrier.
+    gradients: Vec<InstructionId>,
+    /// All that comes after the barrier.
     after: FxHashSet<InstructionId>,
 }
 
-/// Whether the last function waits for itself by way of others.
-fn wait_for_each_other(found: &[Arrival]) -> bool {
-    let Some(last) = found.len().checked_sub(1) else { return false };
+/// Whether a function waits for itself, by way of others or not.
+fn waits_for_itself(waits: &[Wait], first: usize) -> bool {
     let mut seen: FxHashSet<usize> = FxHashSet::default();
-    let mut open = vec![last];
+    let mut open = vec![first];
     while let Some(i) = open.pop() {
-        for (j, next) in found.iter().enumerate() {
-            if found[i].after.contains(&next.gradient) && seen.insert(j) {
+        for (j, next) in waits.iter().enumerate() {
+            let mut awaited = next.gradients.iter().chain([&next.arrival]);
+            if awaited.any(|id| waits[i].after.contains(id)) && seen.insert(j) {
                 open.push(j);
             }
         }
     }
-    seen.contains(&last)
+    seen.contains(&first)
 }
 
 /// Adds a barrier of some values before an instruction, and the elements behind it.
@@ -431,5 +438,53 @@ fn compute_again(
         let operands: Operands = operands.iter().map(now).collect();
         let copy = Cursor::end(module, names, *parent).copy_of(id, operands);
         instead.insert((level, id), copy);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The function of `r1` waits for the gradient `g`, `g` for that of `r2a` and `r2b`, which waits for `e`, and that reads
+    /// `r1`. Seen on a GAN, whose networks have functions of the same levels.
+    #[test]
+    fn functions_do_not_wait_for_each_others_gradients() {
+        let module = memplan_hlo::parse(
+            "HloModule two_networks
+            ENTRY main {
+              x = f32[4,4] parameter(0)
+              w = f32[4,4] parameter(1)
+              r1 = f32[4,4] sine(x)
+              border = f32[4,4] dot(r1, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+              r2a = f32[4,4] cosine(border)
+              r2b = f32[4,4] tanh(border)
+              y = f32[4,4] dot(r2a, r2b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+              d = f32[4,4] negate(y)
+              e = f32[4,4] multiply(d, r1)
+              h = f32[4,4] multiply(e, r2b)
+              d2 = f32[4,4] abs(d)
+              d3 = f32[4,4] negate(d2)
+              g = f32[4,4] dot(r2a, d3), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+              ROOT t = (f32[4,4], f32[4,4]) tuple(h, g)
+            }",
+        )
+        .unwrap();
+        let named = |id: InstructionId, names: &[&str]| names.contains(&&*module.instructions[id].name);
+        let is_forward = |id| named(id, &["x", "w", "r1", "border", "r2a", "r2b", "y"]);
+        let phase = |id| if is_forward(id) { Phase::Forward } else { Phase::Backward };
+        let after = checkpoint(
+            &module,
+            &Checkpoint {
+                phase: &phase,
+                is_saved: &|_| false,
+                is_border: &|id| named(id, &["border"]),
+                must_wait: false,
+                gradients_first: true,
+            },
+        );
+        let after = after.expect("something is computed again");
+        assert_eq!(memplan_ir::verify(&after), Ok(()));
+        let barriers = after.instructions.values().filter(|it| it.op == Op::OptimizationBarrier);
+        assert_eq!(barriers.count(), 2);
     }
 }
