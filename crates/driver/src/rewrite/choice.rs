@@ -10,7 +10,7 @@ use crate::Estimated;
 /// The number of the program to choose; the first is the one as it was.
 ///
 /// Under a limit it is the fastest program that fits: of those that surely do, or, if that costs much time, of those that
-/// probably do, or else the smallest one. Without a limit it is the smallest one of those that are fast enough, if that saves enough.
+/// probably do, or else the smallest one. Without a limit it is the smallest one of those that are fast enough and save enough.
 pub(super) fn choose(found: &[Estimated], options: &RewriteOptions) -> usize {
     let before = &found[0];
     let most_seconds = most_seconds(before, options);
@@ -29,13 +29,21 @@ pub(super) fn choose(found: &[Estimated], options: &RewriteOptions) -> usize {
             surely.or(probably).unwrap_or_else(|| smallest(found, &allowed, 0.0))
         }
         None => {
-            let smallest = smallest(found, &allowed, options.same_bytes);
-            let saved = before.price.total.saturating_sub(found[smallest].price.total);
-            let is_worth_it =
-                saved >= options.min_saved && saved.0 as f64 >= before.temp.0 as f64 * options.min_saving;
-            if is_worth_it { smallest } else { 0 }
+            let worth_it: Vec<usize> =
+                allowed.into_iter().filter(|&i| i == 0 || is_worth_it(before, &found[i], options)).collect();
+            smallest(found, &worth_it, options.same_bytes)
         }
     }
+}
+
+/// Whether a program saves enough; if nobody said how much time it may take, also for its time: a larger share of the bytes
+/// than it adds to the time.
+fn is_worth_it(before: &Estimated, after: &Estimated, options: &RewriteOptions) -> bool {
+    let saved = before.price.total.saturating_sub(after.price.total);
+    let is_enough = saved >= options.min_saved && saved.0 as f64 >= before.temp.0 as f64 * options.min_saving;
+    let share = saved.0 as f64 / before.price.total.0.max(1) as f64;
+    let is_fast = || after.price.seconds <= before.price.seconds * (1.0 + share);
+    is_enough && (options.max_slowdown.is_some() || is_fast())
 }
 
 /// The smallest program that takes no more time than the first, if it is smaller.

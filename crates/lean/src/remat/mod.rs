@@ -60,8 +60,8 @@ pub struct Remat {
     pub tie: Option<Tie>,
     /// Which matrix products and convolutions may be recomputed.
     pub products: Products,
-    /// The part of the program before the peak, from its beginning, in which values that take time may be recomputed.
-    /// The first values are kept longest: with a smaller part, less is recomputed, and the peak falls less.
+    /// The part of the program before the peak, from its beginning, in which values that take time may be recomputed: with
+    /// a tie, all do. The first values are kept longest: with a smaller part, less is recomputed, and the peak falls less.
     pub reach: f64,
     /// Most changes to each computation. Training steps settle after three or four.
     pub max_rounds: usize,
@@ -206,7 +206,7 @@ impl Search<'_> {
         let values = match may_change {
             true => {
                 let runs = self.runs[computation];
-                values_to_recompute(module, self.target, computation, time, (products, options.reach), runs)
+                values_to_recompute(module, self.target, computation, time, (products, options), runs)
             }
             false => None,
         };
@@ -315,17 +315,26 @@ fn values_to_recompute(
     target: &Target,
     computation: ComputationId,
     time: usize,
-    (products, reach): (Products, f64),
+    (products, options): (Products, &Remat),
     runs: f64,
 ) -> Option<FxHashSet<InstructionId>> {
     let (before, after) = module.computations[computation].instructions.split_at(time);
     let is_before: FxHashSet<InstructionId> = before.iter().copied().collect();
     let invariant = invariant_state(module, computation);
-    let recomputable = products.recomputable(module, target, computation, runs).within(before, reach);
+    let recomputable = products.recomputable(module, target, computation, runs);
+    let recomputable = recomputable.within(before, options.reach).in_kernels(options.tie.is_some());
     let operands = after.iter().flat_map(|&user| &module.instructions[user].operands);
     let mut needed: FxHashSet<InstructionId> = FxHashSet::default();
     let needed = operands.copied().filter(|&id| is_before.contains(&id) && needed.insert(id));
-    let bytes = |id| crossing_bytes(module, target, &invariant, id);
+    let bytes = |id| {
+        let bytes = crossing_bytes(module, target, &invariant, id);
+        // Of equal ones the sum, not what is computed of it: with one reader, a kernel computes that too, and then another
+        // kernel that sums the same array waits for it.
+        match options.tie.is_some() && cost::class_of(module, id) == CostClass::Hero(Hero::Reduction) {
+            true if bytes < UNCUTTABLE => bytes.saturating_sub(1),
+            _ => bytes,
+        }
+    };
     let price = |id| recomputable.price(id);
     let recompute_network::Choice { recomputed, .. } =
         recompute_network::choose(module, needed, bytes, price)?;

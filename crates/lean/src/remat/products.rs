@@ -72,7 +72,15 @@ impl Products {
             _ => None,
         };
         let beyond = FxHashSet::default();
-        Recomputable { module, target, products: self, released, bytes_per_second, beyond }
+        Recomputable {
+            module,
+            target,
+            products: self,
+            released,
+            bytes_per_second,
+            beyond,
+            are_kernels: false,
+        }
     }
 }
 
@@ -87,6 +95,8 @@ pub(crate) struct Recomputable<'a> {
     bytes_per_second: Option<f64>,
     /// Values that may be recomputed only at no cost.
     beyond: FxHashSet<InstructionId>,
+    /// Whether there is a cost to all values.
+    are_kernels: bool,
 }
 
 impl Recomputable<'_> {
@@ -94,6 +104,11 @@ impl Recomputable<'_> {
     pub(crate) fn within(self, instructions: &[InstructionId], reach: f64) -> Self {
         let first_beyond = ((instructions.len() as f64 * reach) as usize).min(instructions.len());
         Recomputable { beyond: instructions[first_beyond..].iter().copied().collect(), ..self }
+    }
+
+    /// The same where whatever is recomputed costs time, since it is in kernels of its own.
+    pub(crate) fn in_kernels(self, are_kernels: bool) -> Self {
+        Recomputable { are_kernels, ..self }
     }
 
     /// The bytes that recomputing a value must save at least; [`UNCUTTABLE`] for one that may only be kept.
@@ -112,7 +127,7 @@ impl Recomputable<'_> {
             _ if is_recomputable(module, target, id) => 0,
             _ => UNCUTTABLE,
         };
-        if price > 0 && self.beyond.contains(&id) { UNCUTTABLE } else { price }
+        if (price > 0 || self.are_kernels) && self.beyond.contains(&id) { UNCUTTABLE } else { price }
     }
 }
 

@@ -6,9 +6,9 @@ mod step;
 use std::fmt::Write as _;
 
 use memplan_hlo::parse;
-use memplan_ir::ElementType;
+use memplan_ir::{ElementType, Op, UnaryOp};
 use memplan_memory::Target;
-use memplan_passes::{Context, Products, REMAT, Remat, RunOptions, run};
+use memplan_passes::{Context, Products, REMAT, REMAT_BEHIND_BARRIERS, Remat, RunOptions, run};
 
 use step::Step;
 
@@ -88,4 +88,45 @@ fn recomputation_is_close_to_the_optimum() {
         insta::assert_snapshot!("remat_beside_the_optimum", text);
     });
     assert!(gaps.iter().all(|&gap| gap > 0.999), "nothing is better than the optimum");
+}
+
+/// A chain of layers whose gradients read what elementwise operations made of each product.
+fn activations(layers: usize) -> String {
+    let mut text = String::from("HloModule activations\nENTRY main {\n  x0 = f32[512,512] parameter(0)\n");
+    for i in 0..layers {
+        let next = i + 1;
+        writeln!(text, "  w{i} = f32[512,512] parameter({next})").unwrap();
+        let product = "lhs_contracting_dims={1}, rhs_contracting_dims={0}";
+        writeln!(text, "  h{i} = f32[512,512] dot(x{i}, w{i}), {product}").unwrap();
+        writeln!(text, "  x{next} = f32[512,512] tanh(h{i})").unwrap();
+    }
+    writeln!(text, "  d{layers} = f32[512,512] negate(x{layers})").unwrap();
+    for i in (0..layers).rev() {
+        let next = i + 1;
+        writeln!(text, "  k{i} = f32[512,512] multiply(d{next}, x{next})").unwrap();
+        writeln!(text, "  e{i} = f32[512,512] multiply(k{i}, h{i})").unwrap();
+        let rows = "lhs_contracting_dims={0}, rhs_contracting_dims={0}";
+        writeln!(text, "  g{i} = f32[512,512] dot(x{i}, e{i}), {rows}").unwrap();
+        let transposed = "lhs_contracting_dims={1}, rhs_contracting_dims={1}";
+        writeln!(text, "  d{i} = f32[512,512] dot(e{i}, w{i}), {transposed}").unwrap();
+    }
+    let gradients: Vec<String> = (0..layers).map(|i| format!("g{i}")).collect();
+    let shapes = vec!["f32[512,512]"; layers].join(", ");
+    writeln!(text, "  ROOT t = ({shapes}) tuple({})\n}}", gradients.join(", ")).unwrap();
+    text
+}
+
+#[test]
+fn with_a_smaller_reach_fewer_values_are_recomputed() {
+    let target = Target::find("gpu-h100").unwrap();
+    let recomputed = [1.0, 0.5, 0.25, 0.0].map(|reach| {
+        let mut module = parse(&activations(16)).unwrap();
+        let pass = Remat { reach, ..REMAT_BEHIND_BARRIERS };
+        let options = RunOptions { verify: true, ..RunOptions::default() };
+        run(&mut module, &[&pass], &Context { target: &target }, options).unwrap();
+        module.instructions.values().filter(|instruction| instruction.op == Op::Unary(UnaryOp::Tanh)).count()
+            - 16
+    });
+    assert!(recomputed.windows(2).all(|pair| pair[0] > pair[1]), "{recomputed:?}");
+    assert_eq!(recomputed[3], 0);
 }
