@@ -2,6 +2,7 @@
 
 mod bands;
 mod checkpoint;
+mod concatenations;
 mod fusion;
 mod gradients_first;
 mod layers;
@@ -15,6 +16,7 @@ mod row_blocks;
 
 pub use bands::{BANDS, BandedPart, Bands, BandsReport, Halo};
 pub use checkpoint::{Checkpoint, checkpoint};
+pub use concatenations::SPLIT_CONCATENATIONS;
 pub use fusion::{
     FUSION, FUSION_OF_UPDATES, Fusion, FusionEdge, FusionOptions, FusionReport, RowTileOptions,
     SiblingOptions, Verdict,

@@ -209,6 +209,14 @@ impl Rewrite {
                 )
             },
             rewrite(
+                Lever::Blocks,
+                "pieces of concatenations",
+                "products read the pieces of a concatenation, which is never in memory",
+                |now| {
+                    if now.is_partitioned { Vec::new() } else { vec![Static(&passes::SPLIT_CONCATENATIONS)] }
+                },
+            ),
+            rewrite(
                 Lever::Checkpoint,
                 "checkpoints of layers",
                 "the backward half computes each layer again from what the layer began with",
@@ -241,11 +249,7 @@ impl Rewrite {
                     Lever::Recompute,
                     "recomputation",
                     "values that are live across the peak are recomputed after it",
-                    |now| {
-                        let tie = if now.compiler.keeps_barriers { Tie::Barrier } else { Tie::Select };
-                        let way = |products| Remat { tie: Some(tie), products, ..passes::REMAT }.into();
-                        PRODUCTS.map(way).into()
-                    },
+                    recomputed,
                 )
             },
             Rewrite {
@@ -303,6 +307,15 @@ fn checkpoints(now: &Situation<'_>) -> Vec<AnyPass> {
         (of_layers(1), Saves::Dots),
     ];
     if now.compiler.keeps_barriers { ways.map(way).into() } else { Vec::new() }
+}
+
+/// All that is cheap after products, or only what is from the first half or quarter before the peak.
+fn recomputed(now: &Situation<'_>) -> Vec<AnyPass> {
+    let tie = if now.compiler.keeps_barriers { Tie::Barrier } else { Tie::Select };
+    let all = Remat { tie: Some(tie), ..passes::REMAT };
+    let of_products = PRODUCTS.map(|products| Remat { products, ..all });
+    let of_the_first = [0.5, 0.25].map(|reach| Remat { reach, ..all });
+    of_products.into_iter().chain(of_the_first).map(AnyPass::from).collect()
 }
 
 /// More parts need fewer bytes, and more time.
