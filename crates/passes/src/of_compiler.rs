@@ -10,7 +10,8 @@ use serde::de::DeserializeOwned;
 use crate::{
     ALL, AnyPass, COLLECTIVE_COMBINER, COPY_INSERTION, CollectiveCombiner, CopyInsertion, DOT_MERGER,
     DOT_STRENGTH_REDUCTION, FLOAT_NORMALIZATION, FOREIGN, GEMM_WORKSPACE, INSTRUCTION_FUSION, LIBRARY_FUSION,
-    Pass, Pipeline, SPLITK_REWRITER, STABLE_SORT_EXPANDER, TOPK_DECOMPOSER, WHILE_SIMPLIFIER, WhileSimplifier, find,
+    Pass, Pipeline, SPLITK_REWRITER, STABLE_SORT_EXPANDER, TOPK_DECOMPOSER, WHILE_SIMPLIFIER,
+    WhileSimplifier, find,
 };
 
 /// The passes with options in such files, each with its parser.

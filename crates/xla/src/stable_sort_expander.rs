@@ -79,14 +79,15 @@ fn lacks_places(module: &Module, rules: StableSortRules, id: InstructionId) -> b
     let is_places = |operand: &InstructionId| {
         let instruction = &module.instructions[*operand];
         let element_type = module.shape(*operand).as_array().map(|array| array.element_type);
-        element_type == Some(PLACE) && match &instruction.op {
-            Op::Iota { dimension: along } => *along == dimension,
-            Op::Broadcast { dimensions } if rules.sees_broadcasts => {
-                let source = &module.instructions[instruction.operands[0]].op;
-                matches!(source, Op::Iota { dimension: along } if dimensions[*along as usize] == dimension)
+        element_type == Some(PLACE)
+            && match &instruction.op {
+                Op::Iota { dimension: along } => *along == dimension,
+                Op::Broadcast { dimensions } if rules.sees_broadcasts => {
+                    let source = &module.instructions[instruction.operands[0]].op;
+                    matches!(source, Op::Iota { dimension: along } if dimensions[*along as usize] == dimension)
+                }
+                _ => false,
             }
-            _ => false,
-        }
     };
     instruction.control_predecessors.is_empty() && !instruction.operands.iter().any(is_places)
 }

@@ -16,8 +16,8 @@
 //! *Changed* means that there was a topk that the library does not find.
 
 use memplan_ir::{
-    ArrayShape, BinaryOp, ComparisonDirection, ComparisonType, ComputationId, ElementType, Insert, InstructionId,
-    Module, Op, Scalar, Shape, SliceDimension,
+    ArrayShape, BinaryOp, ComparisonDirection, ComparisonType, ComputationId, ElementType, Insert,
+    InstructionId, Module, Op, Scalar, Shape, SliceDimension,
 };
 use memplan_memory::by_name;
 use memplan_rewriter::{Context, Outcome, Pass, PassError, Rewriter};
@@ -117,12 +117,7 @@ fn sort_with_places(
 }
 
 /// Sorts elements of bf16 and positions in one integer, and takes the first of them apart.
-fn sort_packed(
-    r: &mut Rewriter<'_>,
-    operand: InstructionId,
-    array: &ArrayShape,
-    k: i64,
-) -> InstructionId {
+fn sort_packed(r: &mut Rewriter<'_>, operand: InstructionId, array: &ArrayShape, k: i64) -> InstructionId {
     let dimension = array.rank() as i64 - 1;
     let integers = in_rows(PLACE, array);
     let places = r.emit(Op::Iota { dimension }, [], integers.clone());

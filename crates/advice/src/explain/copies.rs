@@ -67,8 +67,9 @@ pub enum CopyCause {
 
 /// Every copy that runs by itself, the largest first; none that stays where its original is. Linear in the module.
 pub(super) fn copies(subject: &Subject<'_>, cost: &ProgramCost) -> Vec<CopyNote> {
-    let is_copy =
-        |&&id: &&InstructionId| copied(subject, id).is_some_and(|source| !stays_in_place(subject, id, source));
+    let is_copy = |&&id: &&InstructionId| {
+        copied(subject, id).is_some_and(|source| !stays_in_place(subject, id, source))
+    };
     let mut notes: Vec<CopyNote> =
         subject.facts().line.instructions.iter().filter(is_copy).map(|&id| note(subject, cost, id)).collect();
     notes.sort_by_key(|note| std::cmp::Reverse(note.bytes));
