@@ -27,9 +27,6 @@ struct Chain {
 /// Most instructions that are looked at; longer chains are fused.
 const MOST_INSTRUCTIONS: usize = 64;
 
-/// Most instructions that are looked at for what is computed again.
-const MOST_REPEATED: usize = 256;
-
 impl Grouper<'_> {
     /// Whether a reduction over rows computes its operand no slower than a kernel before it would.
     pub(super) fn check_columns(
@@ -96,30 +93,6 @@ impl Grouper<'_> {
         let leaves_columns =
             columns > 1.0 && rows < rules.split_rows as f64 && instruction.operands.len() == 2;
         leaves_columns.then(|| (columns / rules.columns_per_block as f64).ceil() * others)
-    }
-
-    /// Whether it takes longer to compute a value as often as one kernel reads it, at different places, than to store it by a
-    /// kernel of its own and to load it as often. What it is computed from is computed as often.
-    pub(super) fn is_slow_again(&self, id: InstructionId, evaluations: usize) -> bool {
-        let Some(rules) = &self.target.fusion.columns else { return false };
-        let (mut members, mut next, mut all_cycles) = (vec![id], 0, 0.0);
-        while let Some(&at) = members.get(next) {
-            next += 1;
-            let instruction = &self.module.instructions[at];
-            let Some(array) = self.module.shape(at).as_array() else { continue };
-            let elements = array.element_count().unwrap_or(0) as f64;
-            all_cycles += elements * cycles(rules, &instruction.op, array.element_type);
-            for &operand in &instruction.operands {
-                let is_elementwise = self.module.instructions[operand].op.is_elementwise();
-                if is_elementwise && members.len() < MOST_REPEATED && !members.contains(&operand) {
-                    members.push(operand);
-                }
-            }
-        }
-        let again =
-            (evaluations - 1) as f64 * all_cycles / (rules.multiprocessors * rules.multiprocessor_cycles);
-        let moved = (evaluations + 1) as f64 * self.bytes[id] as f64;
-        again > rules.launch + moved / rules.bandwidth
     }
 
     /// The cost of computing a value elementwise from arrays in memory; `None` if it is not elementwise, or too long.
