@@ -2,12 +2,16 @@
 //!
 //! A kernel that reads a value at several places, as for lookups in several tables, computes it, and what it is computed
 //! from, for each. XLA's GPU compiler compares that by its model of time with a kernel before that stores the value; the
-//! numbers are those of [`ColumnRules`](memplan_memory::ColumnRules).
+//! numbers are those of [`ColumnRules`](memplan_memory::ColumnRules). It was compared with XLA for three and more places; two
+//! are left to the list of expensive operations.
 
 use memplan_ir::InstructionId;
 
 use super::Grouper;
 use super::columns::cycles;
+
+/// Fewest evaluations that are compared.
+const FEWEST: usize = 3;
 
 /// Most instructions that are looked at.
 const MOST_INSTRUCTIONS: usize = 256;
@@ -15,7 +19,9 @@ const MOST_INSTRUCTIONS: usize = 256;
 impl Grouper<'_> {
     /// Whether the other evaluations of a value take longer than to store it and to load it for each.
     pub(super) fn is_slow_again(&self, id: InstructionId, evaluations: usize) -> bool {
-        let Some(rules) = &self.target.fusion.columns else { return false };
+        let Some(rules) = self.target.fusion.columns.as_ref().filter(|_| evaluations >= FEWEST) else {
+            return false;
+        };
         let (mut members, mut next, mut all_cycles) = (vec![id], 0, 0.0);
         while let Some(&at) = members.get(next) {
             next += 1;
