@@ -41,7 +41,7 @@ pub(crate) struct RewriteArgs {
     /// List the best programs from fewest bytes to least time; each is had by its bytes as `--memory-limit`
     #[arg(long)]
     frontier: bool,
-    /// Use only these levers: within, recompute, state, layouts, gathers, checkpoint, parts, blocks, offload, flags
+    /// Use only these levers: within, recompute, state, layouts, gathers, checkpoint, parts, blocks, order, offload, flags
     #[arg(long, value_name = "LEVER,..", value_delimiter = ',', value_parser = Lever::find)]
     only: Vec<Lever>,
     /// Use all levers but these

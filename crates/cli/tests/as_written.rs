@@ -59,6 +59,14 @@ fn copies_are_those_that_the_compiler_makes() {
     assert!(explained.contains("\ncopies: "), "{explained}");
 }
 
+/// A loop reads a row of its state before it overwrites it: the copy that keeps both apart on paper is where its original is.
+#[test]
+fn what_stays_in_place_is_no_copy() {
+    let explained =
+        said(&repository("tests/questions"), &["explain", "read_before_write.hlo", "--target", "gpu-h100"]);
+    assert!(explained.contains("copies that xla-gpu will make, by memplan's estimate: none"), "{explained}");
+}
+
 /// An argument of f32 whose only result is bf16: XLA lets no result live in it, whatever else a plan puts there.
 #[test]
 fn donation_in_vain_says_why() {

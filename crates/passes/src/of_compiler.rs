@@ -3,14 +3,15 @@
 use memplan_memory::{Compiler, CompilerError, did_you_mean};
 use memplan_xla::{
     DotMerger, DotStrengthReduction, FloatNormalization, GemmWorkspace, InstructionFusion, LibraryFusion,
-    SplitkRewriter,
+    SplitkRewriter, StableSortExpander, TopkDecomposer,
 };
 use serde::de::DeserializeOwned;
 
 use crate::{
     ALL, AnyPass, COLLECTIVE_COMBINER, COPY_INSERTION, CollectiveCombiner, CopyInsertion, DOT_MERGER,
     DOT_STRENGTH_REDUCTION, FLOAT_NORMALIZATION, FOREIGN, GEMM_WORKSPACE, INSTRUCTION_FUSION, LIBRARY_FUSION,
-    Pass, Pipeline, SPLITK_REWRITER, WHILE_SIMPLIFIER, WhileSimplifier, find,
+    Pass, Pipeline, SPLITK_REWRITER, STABLE_SORT_EXPANDER, TOPK_DECOMPOSER, WHILE_SIMPLIFIER,
+    WhileSimplifier, find,
 };
 
 /// The passes with options in such files, each with its parser.
@@ -24,6 +25,8 @@ const WITH_OPTIONS: &[(&dyn Pass, Read)] = &[
     (&INSTRUCTION_FUSION, read::<InstructionFusion>),
     (&LIBRARY_FUSION, read::<LibraryFusion>),
     (&SPLITK_REWRITER, read::<SplitkRewriter>),
+    (&STABLE_SORT_EXPANDER, read::<StableSortExpander>),
+    (&TOPK_DECOMPOSER, read::<TopkDecomposer>),
     (&WHILE_SIMPLIFIER, read::<WhileSimplifier>),
 ];
 

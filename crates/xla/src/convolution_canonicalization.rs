@@ -16,7 +16,9 @@
 //! Its GPU compiler uses the layout in which cuDNN is fastest, which moves elements if something else has fixed their
 //! layout: the two spatial dimensions of an image are between the others, the three of a volume after them, as are all
 //! for `f64` (seen on jaxlib 0.10.2 for an H100). The first of the other dimensions stays first, since cuDNN has its
-//! own gradients. Kernels are stored with the features that they make first.
+//! own gradients. Kernels are stored with the features that they make first. Where the window is
+//! larger than the input, as in the gradient of the kernel of a transposed convolution, they change places: this is a
+//! convolution forward for cuDNN, in the order of one (0.12.0.1).
 //!
 //! Left alone: convolutions already in that order. *Changed* means that one was not.
 
@@ -99,7 +101,17 @@ fn of_cudnn(
     };
     let kernel = r.array(r.operand(id, 1))?;
     let input = of_image(of.input_batch, &of.input_spatial, of.input_feature);
-    if pixels(kernel, &of.kernel_spatial) > pixels(r.array(id)?, &of.output_spatial) {
+    let is_gradient = pixels(kernel, &of.kernel_spatial) > pixels(r.array(id)?, &of.output_spatial);
+    let is_larger =
+        pixels(kernel, &of.kernel_spatial) > pixels(r.array(r.operand(id, 0))?, &of.input_spatial);
+    if is_gradient && is_larger && of.input_spatial.len() == 2 && element_type != ElementType::F64 {
+        return Some(Orders {
+            input: order(&[of.input_batch], &of.input_spatial, &[of.input_feature]),
+            kernel: order(&[of.kernel_output_feature], &of.kernel_spatial, &[of.kernel_input_feature]),
+            result: order(&[of.output_feature], &of.output_spatial, &[of.output_batch]),
+        });
+    }
+    if is_gradient {
         // The gradient of a kernel: its window is an image, its batch the features that the forward convolution reads.
         let kernel = of_image(of.kernel_input_feature, &of.kernel_spatial, of.kernel_output_feature);
         return Some(Orders { input, kernel, result: as_it_is(of.output_spatial.len() + 2) });

@@ -9,12 +9,12 @@
 //! result that nobody reads (seen on jaxlib 0.10.2). Left alone: products inside fusions. *Changed* means that there
 //! was a product of complex numbers.
 
-use memplan_ir::{
-    Cursor, ElementType, Fusion, FusionKind, Insert, InstructionId, Module, Names, Op, Operands, Shape,
-};
+use memplan_ir::{InstructionId, Module, Names, Op};
 use memplan_memory::Bytes;
 use memplan_rewriter::{Context, Outcome, Pass, PassError, call_graph};
 use serde::Deserialize;
+
+use super::workspace;
 
 /// The pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
@@ -52,7 +52,7 @@ impl Pass for GemmWorkspace {
         for computation in computations {
             module.edit_in_order(computation, |module, id| {
                 if is_for_library(module, id) {
-                    call_library(module, id, rules.bytes, &mut names);
+                    workspace::add(module, id, rules.bytes, "gemm", &mut names);
                     changed = true;
                 }
                 module.list(id);
@@ -65,26 +65,4 @@ impl Pass for GemmWorkspace {
 fn is_for_library(module: &Module, id: InstructionId) -> bool {
     let is_complex = module.shape(id).as_array().is_some_and(|array| array.element_type.is_complex());
     matches!(module.instructions[id].op, Op::Dot(_)) && is_complex
-}
-
-/// Puts a kernel of two results before a product, which becomes the first of them.
-fn call_library(module: &mut Module, id: InstructionId, workspace: Bytes, names: &mut Names) {
-    let dot = module.instructions[id].clone();
-    let (product, bytes) = (module.shape(id).clone(), workspace.0 as i64);
-    let mut at = Cursor::beside(module, names, id);
-    let fused = at.new_computation("fused_gemm", |inside| {
-        let shapes = dot.operands.iter().map(|&operand| inside.module().shape(operand).clone());
-        let shapes: Vec<Shape> = shapes.collect();
-        let operands: Operands = shapes.into_iter().map(|shape| inside.parameter(shape)).collect();
-        let product = inside.insert_shaped(dot.op.clone(), operands, product);
-        let zero = inside.integer(ElementType::U8, 0);
-        let workspace = inside.broadcast(zero, [bytes], []);
-        inside.tuple([product, workspace])
-    });
-    let op = Op::Fusion(Box::new(Fusion { kind: FusionKind::Custom, output_operand_aliasing: Vec::new() }));
-    let call = at.named("gemm_fusion").insert_calling(op, dot.operands, [fused]);
-    let element = &mut module.instructions[id];
-    element.op = Op::GetTupleElement { index: 0 };
-    element.operands = Operands::from_iter([call]);
-    element.backend_config = None;
 }

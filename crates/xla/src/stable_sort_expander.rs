@@ -7,28 +7,60 @@
 //! ```
 //!
 //! XLA's GPU compiler has no stable sort: it also sorts the positions of elements, unless they are an operand already,
-//! and compares them to break ties. Here the comparator and `is_stable` stay; only the array of positions matters. Left
-//! alone: sorts with control dependencies. *Changed* means that a sort got positions.
+//! and compares them to break ties. Older ones (jaxlib 0.10.2) do not see that a broadcast of an iota is such an operand;
+//! newer ones do (0.12.0.1). Here the comparator and `is_stable` stay; only the array of positions matters. Left alone:
+//! sorts with control dependencies. *Changed* means that a sort got positions.
 
 use memplan_ir::{ArrayShape, Cursor, ElementType, Insert, InstructionId, Module, Names, Op, Shape};
-use memplan_rewriter::{Context, PassError, PassFn};
+use memplan_rewriter::{Context, Outcome, Pass, PassError};
+use serde::Deserialize;
 use smallvec::SmallVec;
 
 /// The pass.
-pub const STABLE_SORT_EXPANDER: PassFn = PassFn {
-    name: "stable-sort-expander",
-    description: "sort positions along with elements in stable sorts, as XLA's GPU compiler does",
-    run,
-};
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(transparent)]
+pub struct StableSortExpander {
+    /// Which operands are positions; `None` for the rules of the built-in compiler that runs the pass.
+    pub rules: Option<StableSortRules>,
+}
 
-fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+/// Which operands are positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StableSortRules {
+    /// Whether a broadcast of an iota is.
+    pub sees_broadcasts: bool,
+}
+
+/// The pass with the rules of a built-in compiler.
+pub const STABLE_SORT_EXPANDER: StableSortExpander = StableSortExpander { rules: None };
+
+/// The type of positions; an iota of another type is not taken for them.
+const PLACE: ElementType = ElementType::S32;
+
+impl Pass for StableSortExpander {
+    fn name(&self) -> &'static str {
+        "stable-sort-expander"
+    }
+
+    fn description(&self) -> &'static str {
+        "sort positions along with elements in stable sorts, as XLA's GPU compiler does"
+    }
+
+    fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
+        let rules = self.rules.unwrap_or_else(|| super::built_in(self.name()));
+        Ok(expand_all(module, rules).into())
+    }
+}
+
+fn expand_all(module: &mut Module, rules: StableSortRules) -> bool {
     let mut names = Names::new(module);
     let mut changed = false;
     for computation in module.computations.keys().collect::<Vec<_>>() {
-        if !module.instructions_of(computation).any(|(id, _)| lacks_places(module, id)) {
+        if !module.instructions_of(computation).any(|(id, _)| lacks_places(module, rules, id)) {
             continue;
         }
-        module.edit_in_order(computation, |module, id| match lacks_places(module, id) {
+        module.edit_in_order(computation, |module, id| match lacks_places(module, rules, id) {
             true => add_places(module, id, &mut names),
             false => module.list(id),
         });
@@ -37,16 +69,25 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     if changed {
         module.compact();
     }
-    Ok(changed)
+    changed
 }
 
 /// Whether an instruction is a stable sort without the places.
-fn lacks_places(module: &Module, id: InstructionId) -> bool {
+fn lacks_places(module: &Module, rules: StableSortRules, id: InstructionId) -> bool {
     let instruction = &module.instructions[id];
     let Op::Sort { dimension, is_stable: true } = instruction.op else { return false };
     let is_places = |operand: &InstructionId| {
-        let op = &module.instructions[*operand].op;
-        matches!(op, Op::Iota { dimension: along } if *along == dimension)
+        let instruction = &module.instructions[*operand];
+        let element_type = module.shape(*operand).as_array().map(|array| array.element_type);
+        element_type == Some(PLACE)
+            && match &instruction.op {
+                Op::Iota { dimension: along } => *along == dimension,
+                Op::Broadcast { dimensions } if rules.sees_broadcasts => {
+                    let source = &module.instructions[instruction.operands[0]].op;
+                    matches!(source, Op::Iota { dimension: along } if dimensions[*along as usize] == dimension)
+                }
+                _ => false,
+            }
     };
     instruction.control_predecessors.is_empty() && !instruction.operands.iter().any(is_places)
 }
@@ -56,7 +97,7 @@ fn add_places(module: &mut Module, id: InstructionId, names: &mut Names) {
     let sort = module.instructions[id].clone();
     let Op::Sort { dimension, .. } = sort.op else { unreachable!("only sorts lack places") };
     let keys = module.shape(sort.operands[0]).as_array().expect("arrays are sorted").clone();
-    let places = ArrayShape { element_type: ElementType::S32, ..keys };
+    let places = ArrayShape { element_type: PLACE, ..keys };
     let results = match module.shape(id).as_tuple() {
         Some(parts) => parts.to_vec(),
         None => vec![module.shape(id).clone()],
@@ -89,7 +130,7 @@ fn with_two_more(
     let copy = module.clone_computation(comparator, name);
     let mut at = Cursor::end(module, names, copy);
     for _ in 0..2 {
-        at.named("place").parameter(Shape::scalar(ElementType::S32));
+        at.named("place").parameter(Shape::scalar(PLACE));
     }
     copy
 }

@@ -65,9 +65,11 @@ pub enum CopyCause {
     Unexplained,
 }
 
-/// Every copy that runs by itself, the largest first. Linear in the module.
+/// Every copy that runs by itself, the largest first; none that stays where its original is. Linear in the module.
 pub(super) fn copies(subject: &Subject<'_>, cost: &ProgramCost) -> Vec<CopyNote> {
-    let is_copy = |&&id: &&InstructionId| copied(subject, id).is_some();
+    let is_copy = |&&id: &&InstructionId| {
+        copied(subject, id).is_some_and(|source| !stays_in_place(subject, id, source))
+    };
     let mut notes: Vec<CopyNote> =
         subject.facts().line.instructions.iter().filter(is_copy).map(|&id| note(subject, cost, id)).collect();
     notes.sort_by_key(|note| std::cmp::Reverse(note.bytes));
@@ -92,6 +94,19 @@ fn copied(subject: &Subject<'_>, id: InstructionId) -> Option<InstructionId> {
         _ => return None,
     };
     is_array(source).then_some(source)
+}
+
+/// Whether the plan has a copy where its original is, so that nothing moves: compilers remove such copies.
+fn stays_in_place(subject: &Subject<'_>, id: InstructionId, source: InstructionId) -> bool {
+    let flow = &subject.facts().flow;
+    let place = |id: InstructionId| {
+        let value = flow.value_of(id)?;
+        let position = flow.positions.position(flow.values[value].definition);
+        let slice = subject.plan().slices.get(&position)?;
+        Some((slice.allocation, slice.offset))
+    };
+    let (copy, original) = (place(id), place(source));
+    copy.is_some() && copy == original && subject.module.shape(id) == subject.module.shape(source)
 }
 
 fn note(subject: &Subject<'_>, cost: &ProgramCost, id: InstructionId) -> CopyNote {

@@ -38,7 +38,9 @@ impl Fuser<'_> {
     pub(super) fn may_fuse(&self, id: InstructionId, kernel: &Kernel) -> bool {
         let is_alone = kernel.members.len() == 1;
         let is_shared = self.n_users[id] > 1;
+        let is_line = |id: InstructionId| self.is_view_of_line(id);
         self.may_produce(id)
+            && !(is_alone && is_line(kernel.root) && is_line(id))
             && !(is_alone && self.is_slow_concatenation(kernel.root))
             && !self.is_slow_concatenation(id)
             && !(self.is_expensive(id) && (is_shared || kernel.reused.contains(&id)))
@@ -47,6 +49,16 @@ impl Fuser<'_> {
             && (is_alone || self.is_little_code(id, kernel))
             && self.is_small_vector_product(id, kernel)
             && self.is_safe_in_place(id, kernel)
+    }
+
+    /// Whether an instruction is a view of an array that only has one dimension of more than one element. XLA makes a reshape
+    /// of any transpose of those, and of two in a row one view; other arrays are copied where dimensions of one element move
+    /// (seen on jaxlib 0.12.0.1).
+    fn is_view_of_line(&self, id: InstructionId) -> bool {
+        let n_long = |extents: &[i64]| extents.iter().filter(|&&extent| extent > 1).count();
+        let array = self.module.shape(id).as_array();
+        matches!(self.module.instructions[id].op, Op::Bitcast)
+            && array.is_some_and(|array| n_long(&array.dimensions) <= 1)
     }
 
     /// Whether the kernel's code stays small.

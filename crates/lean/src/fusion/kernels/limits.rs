@@ -142,7 +142,9 @@ impl Grouper<'_> {
                 let is_slow = usage.reused && usage.feeds.is_none() && count > 1 && self.is_slow(id);
                 let is_stored_softmax =
                     rules.softmax_readers.is_some_and(|most| count > most) && self.is_softmax_exponential(id);
-                if is_kept_out || is_slow || is_stored_softmax || is_twice && self.is_expensive(id) {
+                let is_long = self.is_slow_again(id, usage.evaluations);
+                if is_kept_out || is_slow || is_stored_softmax || is_long || is_twice && self.is_expensive(id)
+                {
                     return Err(Verdict::Expensive { opcode, kernels: count });
                 }
                 if let Some(hero) = usage.feeds

@@ -21,6 +21,7 @@
 //! expensive result on chip that all of them read ([`row_tiles`]), and at the end if one pass over common operands
 //! serves several ([`siblings`]); only these merges need a search for cycles ([`merge`]).
 
+mod again;
 mod bytes;
 mod columns;
 mod epilogues;

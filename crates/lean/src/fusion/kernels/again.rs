@@ -1,0 +1,44 @@
+//! Values that one kernel would compute several times.
+//!
+//! A kernel that reads a value at several places, as for lookups in several tables, computes it, and what it is computed
+//! from, for each. XLA's GPU compiler compares that by its model of time with a kernel before that stores the value; the
+//! numbers are those of [`ColumnRules`](memplan_memory::ColumnRules). It was compared with XLA for three and more places; two
+//! are left to the list of expensive operations.
+
+use memplan_ir::InstructionId;
+
+use super::Grouper;
+use super::columns::cycles;
+
+/// Fewest evaluations that are compared.
+const FEWEST: usize = 3;
+
+/// Most instructions that are looked at.
+const MOST_INSTRUCTIONS: usize = 256;
+
+impl Grouper<'_> {
+    /// Whether the other evaluations of a value take longer than to store it and to load it for each.
+    pub(super) fn is_slow_again(&self, id: InstructionId, evaluations: usize) -> bool {
+        let Some(rules) = self.target.fusion.columns.as_ref().filter(|_| evaluations >= FEWEST) else {
+            return false;
+        };
+        let (mut members, mut next, mut all_cycles) = (vec![id], 0, 0.0);
+        while let Some(&at) = members.get(next) {
+            next += 1;
+            let instruction = &self.module.instructions[at];
+            let Some(array) = self.module.shape(at).as_array() else { continue };
+            let elements = array.element_count().unwrap_or(0) as f64;
+            all_cycles += elements * cycles(rules, &instruction.op, array.element_type);
+            for &operand in &instruction.operands {
+                let is_elementwise = self.module.instructions[operand].op.is_elementwise();
+                if is_elementwise && members.len() < MOST_INSTRUCTIONS && !members.contains(&operand) {
+                    members.push(operand);
+                }
+            }
+        }
+        let again =
+            (evaluations - 1) as f64 * all_cycles / (rules.multiprocessors * rules.multiprocessor_cycles);
+        let moved = (evaluations + 1) as f64 * self.bytes[id] as f64;
+        again > rules.launch + moved / rules.bandwidth
+    }
+}

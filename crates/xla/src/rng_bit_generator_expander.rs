@@ -1,0 +1,49 @@
+//! `rng-bit-generator-expander`: the words of random blocks are in memory before they lie side by side.
+//!
+//! ```text
+//!   b = (u64[2], u32[4096]) rng-bit-generator(s)    =>    t = (u64[2], u32[4096], u8[16384]) fusion(s), calls={b, and zeros}
+//!                                                         b = (u64[2], u32[4096]) tuple(t#0, t#1)
+//! ```
+//!
+//! XLA's GPU compiler writes out what each algorithm does. One kernel computes the first, second, ... word of every
+//! block, as arrays of their own, which a second kernel interleaves (seen on jaxlib 0.12.0.1); together they are as large
+//! as the bits. Here they are a result that nobody reads. Left alone: generators inside fusions. *Changed* means that
+//! there was another.
+
+use memplan_ir::{InstructionId, Module, Names, Op};
+use memplan_memory::Bytes;
+use memplan_rewriter::{Context, PassError, PassFn, call_graph};
+
+use super::workspace;
+
+/// The pass.
+pub const RNG_BIT_GENERATOR_EXPANDER: PassFn = PassFn {
+    name: "rng-bit-generator-expander",
+    description: "store the words of random blocks before they are interleaved, as XLA's GPU compiler does",
+    run,
+};
+
+fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+    let computations = call_graph(module, RNG_BIT_GENERATOR_EXPANDER.name)?.sequential().to_vec();
+    let mut names = Names::new(module);
+    let mut changed = false;
+    for computation in computations {
+        module.edit_in_order(computation, |module, id| {
+            if let Some(bytes) = bytes_of_bits(module, id) {
+                workspace::add(module, id, bytes, "rng", &mut names);
+                changed = true;
+            }
+            module.list(id);
+        });
+    }
+    Ok(changed)
+}
+
+/// The bytes of random bits that an instruction makes.
+fn bytes_of_bits(module: &Module, id: InstructionId) -> Option<Bytes> {
+    if !matches!(module.instructions[id].op, Op::RngBitGenerator { .. }) {
+        return None;
+    }
+    let bits = module.shape(id).as_tuple()?.last()?.as_array()?;
+    bits.dense_bytes().map(Bytes)
+}

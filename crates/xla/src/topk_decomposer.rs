@@ -1,0 +1,185 @@
+//! `topk-decomposer`: sorts whole rows where the library has no kernel that finds the largest elements.
+//!
+//! ```text
+//!   t = (f16[8,4], s32[8,4]) topk(x), k=4, largest=true
+//!      =>
+//!   i = s32[8,99] iota(), iota_dimension=1
+//!   s = (f16[8,99], s32[8,99]) sort(x, i), dimensions={1}, is_stable=true, to_apply=greater
+//!   t = (f16[8,4], s32[8,4]) tuple(slice(s#0), slice(s#1))
+//! ```
+//!
+//! XLA's CPU and GPU compilers do this (seen on jaxlib 0.10.2), but for the element types and sizes that their library
+//! finds by itself. Newer ones (0.12.0.1) have another way for bf16, in rows of fewer than 65,536 elements: an element and
+//! its position are halves of one integer, which is sorted. The upper half is ordered as the elements are, the lower half
+//! is larger for earlier positions.
+//!
+//! *Changed* means that there was a topk that the library does not find.
+
+use memplan_ir::{
+    ArrayShape, BinaryOp, ComparisonDirection, ComparisonType, ComputationId, ElementType, Insert,
+    InstructionId, Module, Op, Scalar, Shape, SliceDimension,
+};
+use memplan_memory::by_name;
+use memplan_rewriter::{Context, Outcome, Pass, PassError, Rewriter};
+use serde::Deserialize;
+
+/// The pass.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(transparent)]
+pub struct TopkDecomposer {
+    /// What the library finds; `None` for what it finds in the built-in compiler that runs the pass.
+    pub rules: Option<TopkRules>,
+}
+
+/// What the library finds without sorting.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TopkRules {
+    /// The types of its elements.
+    #[serde(with = "by_name::list")]
+    pub element_types: Vec<ElementType>,
+    /// Most elements that it finds in a row.
+    pub max_found: i64,
+    /// Fewest elements of a row.
+    pub min_elements: i64,
+    /// Whether elements of bf16 are sorted in one integer with their positions.
+    #[serde(default)]
+    pub packs: bool,
+}
+
+/// The pass with the rules of a built-in compiler.
+pub const TOPK_DECOMPOSER: TopkDecomposer = TopkDecomposer { rules: None };
+
+/// Rows with this many elements or more have positions that half of an integer does not hold.
+const PACKED_ELEMENTS: i64 = 1 << 16;
+
+/// The type of positions, and of integers that hold an element and its position.
+const PLACE: ElementType = ElementType::S32;
+
+impl Pass for TopkDecomposer {
+    fn name(&self) -> &'static str {
+        "topk-decomposer"
+    }
+
+    fn description(&self) -> &'static str {
+        "sort whole rows where no kernel finds the largest elements, as XLA's CPU and GPU compilers do"
+    }
+
+    fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
+        let rules = self.rules.clone().unwrap_or_else(|| super::built_in(self.name()));
+        let mut rewriter = Rewriter::new(module);
+        rewriter.sweep(|r, id| match *r.op(id) {
+            Op::TopK { k, largest, .. } => decompose(r, &rules, id, k, largest),
+            _ => None,
+        });
+        Ok(rewriter.finish().into())
+    }
+}
+
+fn decompose(
+    r: &mut Rewriter<'_>,
+    rules: &TopkRules,
+    id: InstructionId,
+    k: i64,
+    largest: bool,
+) -> Option<InstructionId> {
+    let operand = r.operand(id, 0);
+    let array = r.array(operand)?.clone();
+    let &n = array.dimensions.last()?;
+    if rules.packs && largest && array.element_type == ElementType::Bf16 && n < PACKED_ELEMENTS {
+        return Some(sort_packed(r, operand, &array, k));
+    }
+    let is_found =
+        rules.element_types.contains(&array.element_type) && k <= rules.max_found && n >= rules.min_elements;
+    (!is_found).then(|| sort_with_places(r, operand, &array, k, largest))
+}
+
+/// Sorts rows along with positions, and returns the beginning of both.
+fn sort_with_places(
+    r: &mut Rewriter<'_>,
+    operand: InstructionId,
+    array: &ArrayShape,
+    k: i64,
+    largest: bool,
+) -> InstructionId {
+    let dimension = array.rank() as i64 - 1;
+    let [elements, places] = [array.element_type, PLACE].map(|of| in_rows(of, array));
+    let iota = r.emit(Op::Iota { dimension }, [], places.clone());
+    let comparator = comparator(r, &[array.element_type, PLACE], largest);
+    let both = Shape::tuple([elements.clone(), places.clone()]);
+    let sorted = r.emit_call(Op::Sort { dimension, is_stable: true }, [operand, iota], [comparator], both);
+    let mut parts = Vec::new();
+    for (index, shape) in (0..).zip([elements, places]) {
+        let part = r.emit(Op::GetTupleElement { index }, [sorted], shape);
+        parts.push(first_of_rows(r, part, k));
+    }
+    r.tuple(parts)
+}
+
+/// Sorts elements of bf16 and positions in one integer, and takes the first of them apart.
+fn sort_packed(r: &mut Rewriter<'_>, operand: InstructionId, array: &ArrayShape, k: i64) -> InstructionId {
+    let dimension = array.rank() as i64 - 1;
+    let integers = in_rows(PLACE, array);
+    let places = r.emit(Op::Iota { dimension }, [], integers.clone());
+    let wide = r.convert(operand, ElementType::F32);
+    let bits = r.emit(Op::BitcastConvert, [wide], integers.clone());
+    let ordered = ordered(r, bits);
+    let lower = constant_like(r, ordered, 0xFFFF);
+    let element = r.binary(BinaryOp::Or, ordered, lower);
+    let packed = r.binary(BinaryOp::Xor, element, places);
+    let comparator = comparator(r, &[PLACE], true);
+    let sorted = r.emit_call(Op::Sort { dimension, is_stable: false }, [packed], [comparator], integers);
+    let first = first_of_rows(r, sorted, k);
+
+    let lower = constant_like(r, first, 0xFFFF);
+    let reversed = r.binary(BinaryOp::Xor, first, lower);
+    let place = r.binary(BinaryOp::And, reversed, lower);
+    let bits = self::ordered(r, first);
+    let upper = constant_like(r, bits, -0x10000);
+    let bits = r.binary(BinaryOp::And, bits, upper);
+    let floats = Shape::array(ElementType::F32, r.dimensions(bits).expect("an array"));
+    let wide = r.emit(Op::BitcastConvert, [bits], floats);
+    let element = r.convert(wide, ElementType::Bf16);
+    r.tuple([element, place])
+}
+
+/// Integers that are ordered as floats of these bits are, and those bits for such integers: below zero, all bits but the sign
+/// are inverted.
+fn ordered(r: &mut Rewriter<'_>, bits: InstructionId) -> InstructionId {
+    let without_sign = constant_like(r, bits, 0x7FFF_FFFF);
+    let magnitude = r.binary(BinaryOp::And, bits, without_sign);
+    let width = constant_like(r, bits, 31);
+    let sign = r.binary(BinaryOp::ShiftRightArithmetic, bits, width);
+    r.binary(BinaryOp::Xor, magnitude, sign)
+}
+
+/// One integer in every element of an array like another.
+fn constant_like(r: &mut Rewriter<'_>, id: InstructionId, value: i64) -> InstructionId {
+    let extents = r.dimensions(id).expect("an array");
+    r.splat_array(Scalar::integer(PLACE, value), &extents)
+}
+
+fn in_rows(element_type: ElementType, like: &ArrayShape) -> Shape {
+    Shape::array(element_type, like.dimensions.iter().copied())
+}
+
+fn first_of_rows(r: &mut Rewriter<'_>, id: InstructionId, k: i64) -> InstructionId {
+    let mut taken: Vec<SliceDimension> = (r.dimensions(id).expect("an array").iter())
+        .map(|&extent| SliceDimension { start: 0, limit: extent, stride: 1 })
+        .collect();
+    taken.last_mut().expect("rows have elements").limit = k;
+    r.slice(id, taken)
+}
+
+/// Compares the first of several pairs.
+fn comparator(r: &mut Rewriter<'_>, types: &[ElementType], largest: bool) -> ComputationId {
+    let direction = if largest { ComparisonDirection::Gt } else { ComparisonDirection::Lt };
+    let comparison_type = types[0].is_floating().then_some(ComparisonType::TotalOrder);
+    r.new_computation("comparator", "", |r| {
+        let pairs: Vec<InstructionId> = (types.iter())
+            .flat_map(|&of| [of, of])
+            .map(|of| r.parameter("parameter", Shape::scalar(of)))
+            .collect();
+        r.insert(Op::Compare { direction, comparison_type }, [pairs[0], pairs[1]])
+    })
+}
