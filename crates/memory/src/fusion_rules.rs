@@ -80,6 +80,20 @@ pub struct FusionRules {
     pub updates_lie_as_products: bool,
     /// When reductions that leave columns compute their operand; `None`: always.
     pub columns: Option<ColumnRules>,
+    /// When kernels become one with several results, whatever stays alive for that; `None`: only where no more bytes
+    /// can be alive.
+    pub multi_output: Option<MultiOutputRules>,
+}
+
+/// Limits of kernels with several results.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct MultiOutputRules {
+    /// Most reductions of one kernel.
+    pub max_reductions: usize,
+    /// Most edges that are followed to see whether two kernels would wait for each other.
+    pub max_steps: usize,
 }
 
 /// A compiler's model of column reductions: a block sums some of the columns.
@@ -177,6 +191,7 @@ impl Default for FusionRules {
             update_shares: true,
             updates_lie_as_products: false,
             columns: None,
+            multi_output: None,
         }
     }
 }
