@@ -34,6 +34,7 @@ mod needs;
 mod row_dimensions;
 mod row_tiles;
 mod siblings;
+mod slow;
 mod strides;
 
 use cranelift_entity::{EntitySet, SecondaryMap};
