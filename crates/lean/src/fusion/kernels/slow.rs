@@ -15,6 +15,12 @@ use super::{Grouper, KernelId, columns};
 /// Most instructions that are looked at; what takes more is not slow.
 const MOST_INSTRUCTIONS: usize = 512;
 
+/// What reads more than this many times its own bytes is fused into its readers after what it reads is fused into it.
+const LATE: f64 = 1.5;
+
+/// An operation is slow if it takes longer than moving its result this many times.
+const SLOW: f64 = 2.0;
+
 /// What a kernel does.
 #[derive(Clone, Copy, Default)]
 struct Work {
@@ -30,8 +36,8 @@ impl Work {
 }
 
 impl Grouper<'_> {
-    /// Whether kernels take longer if each computes a value than if another one writes it for them. What is computed for
-    /// the value alone counts with it.
+    /// Whether kernels take longer if each computes a value than if another one writes it for them. Where it is fused late,
+    /// what is computed for it alone counts with it.
     pub(super) fn is_slower_in_each(
         &self,
         id: InstructionId,
@@ -50,20 +56,20 @@ impl Grouper<'_> {
         longer.sum::<f64>() > apart
     }
 
-    /// The cycles of what is computed element by element for a value and nothing else, and the bytes that this reads; `None`
-    /// where that takes no longer than to write the value, or is too long.
+    /// The cycles that a value takes, and the bytes that are read for it; `None` where nothing that is computed for it is
+    /// slow, or too much is.
     fn computed_for(&self, id: InstructionId, bytes: f64, rules: &ColumnRules) -> Option<(f64, f64)> {
         let mut chain: SmallVec<[InstructionId; 16]> = SmallVec::from_iter([id]);
         let mut read: SmallVec<[InstructionId; 16]> = SmallVec::new();
         let (mut cycles, mut slowest, mut next) = (0.0, 0.0_f64, 0);
         let own: f64 = self.distinct_arrays_read(id).iter().map(|&operand| self.bytes[operand] as f64).sum();
-        let comes_late = own > 1.5 * bytes;
+        let is_late = own > LATE * bytes;
         while let Some(&at) = chain.get(next) {
             next += 1;
             cycles += self.cycles(at, rules);
             slowest = slowest.max(self.cycles(at, rules));
             for operand in self.distinct_arrays_read(at) {
-                let is_ours = comes_late
+                let is_ours = is_late
                     && self.classes[operand] == CostClass::Cheap
                     && self.users.of(operand).iter().all(|user| chain.contains(user));
                 let list = if is_ours { &mut chain } else { &mut read };
@@ -76,7 +82,7 @@ impl Grouper<'_> {
             }
         }
         let read: f64 = read.iter().map(|&operand| self.bytes[operand] as f64).sum();
-        let is_slow = Work { cycles: slowest, bytes: 0.0 }.seconds(rules) > 2.0 * bytes / rules.bandwidth;
+        let is_slow = Work { cycles: slowest, bytes: 0.0 }.seconds(rules) > SLOW * bytes / rules.bandwidth;
         is_slow.then_some((cycles, read))
     }
 
