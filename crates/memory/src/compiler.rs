@@ -274,8 +274,8 @@ impl Compiler {
     }
 
     /// Reads a compiler from the text of a TOML file; `path` is for errors alone. A file that is `based_on` a built-in
-    /// compiler says only what differs: tables are merged, all else is replaced, and passes that are named in `without` are
-    /// not run.
+    /// compiler says only what differs: tables are merged, all else is replaced, passes that are named in `without` are not
+    /// run, and those in `before` are run before others.
     ///
     /// # Errors
     /// The text is not TOML or does not describe a compiler. The options of passes are not parsed.
@@ -430,6 +430,10 @@ mod tests {
             "mine.toml:2:12: expected a pass that the built-in compiler runs"
         );
         assert_eq!(error(&without("3")), "mine.toml:2:11: expected a list of passes");
+        let before = |next: &str| format!("based_on = 'xla-cpu@0.12'\n[before]\n{next} = 'cse'\n");
+        let passes = of(&before("copy-insertion")).unwrap().passes;
+        assert_eq!(passes[base.passes.len() - 1..], ["cse", "copy-insertion"]);
+        assert_eq!(error(&before("done")), "mine.toml:3:8: the built-in compiler does not run `done`");
         assert_eq!(error("based_on = 3"), "mine.toml:1:12: expected the name of a built-in compiler");
         let wrong = "based_on = 'xla-cpu@0.12'\nname = 'mine'\n[fusion]\nmax_outputs = 'x'\n";
         assert!(error(wrong).starts_with("mine.toml:4:15: invalid type"), "{}", error(wrong));

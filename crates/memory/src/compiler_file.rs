@@ -21,6 +21,9 @@ const BASED_ON: &str = "based_on";
 /// The key of the passes that the built-in compiler runs, and this one does not.
 const WITHOUT: &str = "without";
 
+/// The key of the passes that this compiler runs in addition, each before one of the built-in compiler.
+const BEFORE: &str = "before";
+
 /// The names of the built-in compilers with their versions, the newest version of each first.
 pub(crate) fn versions() -> impl Iterator<Item = &'static str> {
     BUILT_IN.iter().map(|(path, _)| path.trim_end_matches(".toml"))
@@ -41,7 +44,8 @@ pub(crate) fn without_version(name: &str) -> &str {
 /// itself.
 ///
 /// # Errors
-/// The text is not TOML, there is no such built-in compiler, or it does not run a pass that the file leaves out.
+/// The text is not TOML, there is no such built-in compiler, or it does not run a pass that the file leaves out, or adds
+/// one to.
 pub(crate) fn document<'a>(text: &'a str, path: &str) -> Result<DeTable<'a>, CompilerError> {
     let mut own = DeTable::parse(text).map_err(|error| error_at(path, text, &error))?.into_inner();
     let Some(base) = own.remove(BASED_ON) else { return Ok(own) };
@@ -65,8 +69,30 @@ pub(crate) fn document<'a>(text: &'a str, path: &str) -> Result<DeTable<'a>, Com
             }
         }
     }
+    if let Some(before) = own.remove(BEFORE) {
+        let DeValue::Table(added) = before.get_ref() else {
+            return Err(wrong(&before, "expected a table of passes".to_string()));
+        };
+        for (next, pass) in added {
+            if !put_before(&mut document, next.get_ref(), pass) {
+                return Err(wrong(pass, format!("the built-in compiler does not run `{}`", next.get_ref())));
+            }
+        }
+    }
     merge(&mut document, own);
     Ok(document)
+}
+
+/// Adds a pass before one of a compiler's passes. Returns whether that was there.
+fn put_before<'a>(document: &mut DeTable<'a>, next: &str, pass: &Spanned<DeValue<'a>>) -> bool {
+    let Some(DeValue::Array(passes)) = document.get_mut("passes").map(Spanned::get_mut) else { return false };
+    let at = passes.iter().position(|it| it.get_ref().as_str() == Some(next));
+    let mut all: Vec<_> = std::mem::replace(passes, DeArray::new()).into_iter().collect();
+    if let Some(at) = at {
+        all.insert(at, pass.clone());
+    }
+    *passes = all.into_iter().collect();
+    at.is_some()
 }
 
 /// Removes a pass from a compiler's passes. Returns whether it was there.

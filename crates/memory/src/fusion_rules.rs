@@ -78,8 +78,25 @@ pub struct FusionRules {
     pub update_shares: bool,
     /// Whether arrays that products are written into piece by piece have the layout of products, a row in each sublane.
     pub updates_lie_as_products: bool,
+    /// Whether a kernel's operands are listed from its result on, as where one producer is fused after the other: first
+    /// what the result reads, last what the first operation reads. Schedules that follow operands depend on it.
+    pub operands_of_result_first: bool,
     /// When reductions that leave columns compute their operand; `None`: always.
     pub columns: Option<ColumnRules>,
+    /// When kernels become one with several results, whatever stays alive for that; `None`: only where no more bytes
+    /// can be alive.
+    pub multi_output: Option<MultiOutputRules>,
+}
+
+/// Limits of kernels with several results.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct MultiOutputRules {
+    /// Most reductions of one kernel.
+    pub max_reductions: usize,
+    /// Most edges that are followed to see whether two kernels would wait for each other.
+    pub max_steps: usize,
 }
 
 /// A compiler's model of column reductions: a block sums some of the columns.
@@ -176,7 +193,9 @@ impl Default for FusionRules {
             reduce_epilogue: true,
             update_shares: true,
             updates_lie_as_products: false,
+            operands_of_result_first: false,
             columns: None,
+            multi_output: None,
         }
     }
 }

@@ -2,20 +2,21 @@
 
 use memplan_memory::{Compiler, CompilerError, did_you_mean};
 use memplan_xla::{
-    DotMerger, DotStrengthReduction, FloatNormalization, GemmWorkspace, InstructionFusion, LibraryFusion,
-    SplitkRewriter, StableSortExpander, TopkDecomposer,
+    BroadcastRematerializer, DotMerger, DotStrengthReduction, FloatNormalization, GemmWorkspace,
+    InstructionFusion, LibraryFusion, SplitkRewriter, StableSortExpander, TopkDecomposer,
 };
 use serde::de::DeserializeOwned;
 
 use crate::{
-    ALL, AnyPass, COLLECTIVE_COMBINER, COPY_INSERTION, CollectiveCombiner, CopyInsertion, DOT_MERGER,
-    DOT_STRENGTH_REDUCTION, FLOAT_NORMALIZATION, FOREIGN, GEMM_WORKSPACE, INSTRUCTION_FUSION, LIBRARY_FUSION,
-    Pass, Pipeline, SPLITK_REWRITER, STABLE_SORT_EXPANDER, TOPK_DECOMPOSER, WHILE_SIMPLIFIER,
-    WhileSimplifier, find,
+    ALL, AnyPass, BROADCAST_REMATERIALIZER, COLLECTIVE_COMBINER, COPY_INSERTION, CollectiveCombiner,
+    CopyInsertion, DOT_MERGER, DOT_STRENGTH_REDUCTION, FLOAT_NORMALIZATION, FOREIGN, GEMM_WORKSPACE,
+    INSTRUCTION_FUSION, LIBRARY_FUSION, Pass, Pipeline, SPLITK_REWRITER, STABLE_SORT_EXPANDER,
+    TOPK_DECOMPOSER, WHILE_SIMPLIFIER, WhileSimplifier, find,
 };
 
 /// The passes with options in such files, each with its parser.
 const WITH_OPTIONS: &[(&dyn Pass, Read)] = &[
+    (&BROADCAST_REMATERIALIZER, read::<BroadcastRematerializer>),
     (&COLLECTIVE_COMBINER, read::<CollectiveCombiner>),
     (&COPY_INSERTION, read::<CopyInsertion>),
     (&DOT_MERGER, read::<DotMerger>),

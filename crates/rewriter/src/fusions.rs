@@ -72,7 +72,11 @@ pub fn fused_computation(
     let mut operands = Operands::new();
     let is_member: FxHashSet<InstructionId> = members.all.iter().copied().collect();
     // Parameters first, in the order in which the members read them.
-    for &member in members.all.iter().rev() {
+    let mut readers = members.all.to_vec();
+    if !target.fusion.operands_of_result_first {
+        readers.reverse();
+    }
+    for member in readers {
         for i in 0..at.module().instructions[member].operands.len() {
             let operand = at.module().instructions[member].operands[i];
             if is_member.contains(&operand) || inner.contains_key(&operand) {

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! This saves XLA's GPU compiler a kernel (seen on jaxlib 0.10.2), and both arrays exist from then on. Runs after copy
-//! insertion. Left alone: kernels that do more than compute elements or have several results, and copies with control
+//! insertion. Left alone: kernels that do more than compute elements, have several results or, in loops, no operands, and copies with control
 //! dependencies or another layout. *Changed* means that a kernel writes a copy.
 
 use memplan_ir::{Cursor, Insert, InstructionId, Module, Names, Op, Operands, Users};
@@ -32,7 +32,9 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     for computation in computations {
         let listed = module.computations[computation].instructions.clone();
         for id in listed {
-            if is_awaited.contains(&id) || !computes_elements(module, id) {
+            let is_filled_in_loop =
+                computation != module.entry && module.instructions[id].operands.is_empty();
+            if is_filled_in_loop || is_awaited.contains(&id) || !computes_elements(module, id) {
                 continue;
             }
             let is_copy = |&user: &InstructionId| !is_awaited.contains(&user) && is_plain_copy(module, user);

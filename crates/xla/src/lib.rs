@@ -5,6 +5,7 @@
 //! the passes that it runs, with a table of options for some, which only the pass itself can parse.
 
 mod bfloat16_propagation;
+mod broadcast_rematerializer;
 mod change_op_data_type;
 mod collective_combiner;
 mod collective_layouts;
@@ -46,6 +47,9 @@ mod windows_outside_lanes;
 mod workspace;
 
 pub use bfloat16_propagation::BFLOAT16_PROPAGATION;
+pub use broadcast_rematerializer::{
+    BROADCAST_REMATERIALIZER, BroadcastRematerializer, BroadcastRematerializerRules,
+};
 pub use change_op_data_type::CHANGE_OP_DATA_TYPE;
 pub use collective_combiner::{COLLECTIVE_COMBINER, CollectiveCombiner, CollectiveCombinerRules};
 pub use collective_layouts::COLLECTIVE_LAYOUTS;

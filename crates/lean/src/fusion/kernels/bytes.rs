@@ -45,6 +45,10 @@ impl Grouper<'_> {
     pub(super) fn check_cost(&self, id: InstructionId, kernels: &[KernelId]) -> Result<(), Verdict> {
         if let Some(rules) = &self.target.fusion.columns {
             self.check_columns(id, kernels, rules)?;
+            if kernels.len() > 1 && self.is_slower_in_each(id, kernels, rules) {
+                let opcode = self.module.instructions[id].opcode();
+                return Err(Verdict::Expensive { opcode, kernels: kernels.len() });
+            }
         }
         let saved = self.bytes[id];
         let first_reader = kernels.iter().map(|&k| self.ranks[self.grouping.kernels[k].roots[0]]).max();

@@ -29,10 +29,12 @@ mod in_step;
 mod kernel;
 mod limits;
 mod merge;
+mod multi_output;
 mod needs;
 mod row_dimensions;
 mod row_tiles;
 mod siblings;
+mod slow;
 mod strides;
 
 use cranelift_entity::{EntitySet, SecondaryMap};
@@ -79,8 +81,10 @@ pub(crate) fn group(
     let mut grouper = Grouper::new(module, target, &users, options);
     let mut group = |computation| {
         grouper.group(computation);
-        if siblings != Siblings::Leave {
-            grouper.join_siblings(computation, siblings);
+        match (siblings, &target.fusion.multi_output) {
+            (Siblings::Leave, _) => {}
+            (Siblings::JoinUpdates, Some(rules)) => grouper.make_several_results(computation, rules),
+            _ => grouper.join_siblings(computation, siblings),
         }
         std::mem::take(&mut grouper.grouping)
     };

@@ -33,7 +33,7 @@ use super::{Grouper, Kernel, KernelId, Rank, Siblings};
 
 /// The elements that a kernel iterates over. Dimensions of one element are left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct IterationSpace {
+pub(super) struct IterationSpace {
     /// The number of elements in each dimension.
     extents: Dimensions,
     /// The order of the dimensions in memory.
@@ -61,7 +61,7 @@ impl IterationSpace {
     }
 
     /// Whether one loop over elements serves both.
-    fn agrees_with(&self, other: &IterationSpace) -> bool {
+    pub(super) fn agrees_with(&self, other: &IterationSpace) -> bool {
         let reduces_alike = match (&self.reduced, &other.reduced) {
             (Some(a), Some(b)) => a == b,
             _ => true,
@@ -168,7 +168,7 @@ impl Grouper<'_> {
     }
 
     /// The iteration space of a kernel; `None` for kernels that are more than one loop over elements.
-    fn space(&self, kernel: &Kernel) -> Option<IterationSpace> {
+    pub(super) fn space(&self, kernel: &Kernel) -> Option<IterationSpace> {
         let is_one_loop = match kernel.hero {
             None => true,
             // With an epilogue, the kernel iterates over the result a second time.
@@ -256,7 +256,7 @@ impl Grouper<'_> {
     }
 
     /// Whether the target has a kernel as large as two together.
-    fn fit_together(&self, kernels: [KernelId; 2]) -> bool {
+    pub(super) fn fit_together(&self, kernels: [KernelId; 2]) -> bool {
         let [a, b] = kernels.map(|kernel| &self.grouping.kernels[kernel]);
         let rules = &self.target.fusion;
         // Common members are counted only if that matters.
@@ -278,7 +278,7 @@ impl Grouper<'_> {
     }
 
     /// Whether one of two kernels is known to wait for the other through a third one, without a search.
-    fn certainly_wait(&self, kernels: [KernelId; 2]) -> bool {
+    pub(super) fn certainly_wait(&self, kernels: [KernelId; 2]) -> bool {
         let [a, b] = kernels.map(|kernel| &self.grouping.kernels[kernel]);
         let is_third = |user: &InstructionId| self.is_computed_outside(*user, &kernels);
         let place = |id: InstructionId| self.positions[id];

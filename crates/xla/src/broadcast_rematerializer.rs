@@ -1,0 +1,90 @@
+//! `broadcast-rematerializer`: an array of one number is written for each of its readers, rather than copied.
+//!
+//! ```text
+//!   b = f32[512,512] fusion(), calls={broadcast(0)}      =>      b = f32[512,512] fusion(), calls={broadcast(0)}
+//!   c = f32[512,512] copy(b)                                     c = f32[512,512] fusion(), calls={broadcast(0)}
+//!   t1 = tuple(b), t2 = tuple(c)                                 t1 = tuple(b), t2 = tuple(c)
+//! ```
+//!
+//! XLA's GPU compiler does this in the entry computation (seen on jaxlib 0.12.0.1), so that no array waits for the use of
+//! another one. It copies what is small, and where a single instruction reads the array and its copies. Runs after copy
+//! insertion. *Changed* means that there was such a copy.
+
+use memplan_ir::{InstructionId, Module, Op, Users};
+use memplan_rewriter::unshare::{CloneNames, clone_computation};
+use memplan_rewriter::{Context, Outcome, Pass, PassError, cost};
+use rustc_hash::FxHashSet;
+use serde::Deserialize;
+
+/// The pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct BroadcastRematerializer {
+    /// What is written again; `None` for what the built-in compiler has that runs the pass.
+    pub rules: Option<BroadcastRematerializerRules>,
+}
+
+/// What is written again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BroadcastRematerializerRules {
+    /// The least bytes of an array.
+    pub min_bytes: u64,
+}
+
+/// The pass with the rules of the built-in compiler.
+pub const BROADCAST_REMATERIALIZER: BroadcastRematerializer = BroadcastRematerializer { rules: None };
+
+impl Pass for BroadcastRematerializer {
+    fn name(&self) -> &'static str {
+        "broadcast-rematerializer"
+    }
+
+    fn description(&self) -> &'static str {
+        "write an array of one number for each reader rather than copy it, as XLA's GPU compiler does"
+    }
+
+    fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {
+        let rules = self.rules.unwrap_or_else(|| super::built_in(self.name()));
+        let users = Users::new(module);
+        let is_large = |id: InstructionId| cost::result_bytes(module, context.target, id) >= rules.min_bytes;
+        let listed = &module.computations[module.entry].instructions;
+        let filled = listed.iter().filter(|&&id| is_filled(module, id) && is_large(id));
+        let copies: Vec<InstructionId> = filled.flat_map(|&id| copies_of(module, &users, id)).collect();
+        let mut names = CloneNames::new(module);
+        for &copy in &copies {
+            write_again(module, copy, &mut names);
+        }
+        if !copies.is_empty() {
+            module.compact();
+        }
+        Ok((!copies.is_empty()).into())
+    }
+}
+
+/// Whether a kernel writes an array, and reads nothing.
+fn is_filled(module: &Module, id: InstructionId) -> bool {
+    let instruction = &module.instructions[id];
+    let is_free = instruction.operands.is_empty() && instruction.control_predecessors.is_empty();
+    is_free && matches!(instruction.op, Op::Fusion(_)) && module.shape(id).as_array().is_some()
+}
+
+/// The copies of an array, if several instructions read it and them.
+fn copies_of(module: &Module, users: &Users, id: InstructionId) -> Vec<InstructionId> {
+    let is_copy = |user: &InstructionId| {
+        module.instructions[*user].op == Op::Copy && module.shape(*user) == module.shape(id)
+    };
+    let (copies, others): (Vec<_>, Vec<_>) = users.of(id).iter().copied().partition(is_copy);
+    let behind = copies.iter().flat_map(|&copy| users.of(copy)).copied();
+    let readers: FxHashSet<InstructionId> = others.into_iter().chain(behind).collect();
+    if readers.len() > 1 { copies } else { Vec::new() }
+}
+
+/// Lets the kernel that an array is copied from write it again in place of the copy.
+fn write_again(module: &mut Module, copy: InstructionId, names: &mut CloneNames) {
+    let filled = module.instructions[module.instructions[copy].operands[0]].clone();
+    let called = clone_computation(module, filled.called[0], names);
+    let instruction = &mut module.instructions[copy];
+    (instruction.op, instruction.called) = (filled.op, [called].into_iter().collect());
+    instruction.operands.clear();
+}
