@@ -34,15 +34,12 @@ fn estimate_filetests() {
         let made = evaluate(&found.module, &inputs).unwrap_or_else(|error| panic!("{path:?}: {error}"));
         assert_eq!(first_difference(&made, &meant, tolerance(&compiler, &source)), None, "{path:?}");
 
+        let text = hlo::print(&found.module);
+        hlo::parse(&text).unwrap_or_else(|error| panic!("{path:?}: what `--emit hlo` writes: {error}"));
         let totals = found.totals;
         let listing = format!(
-            "arguments {} outputs {} aliased {} temp {} total {}\n\n{}",
-            totals.arguments.0,
-            totals.outputs.0,
-            totals.aliased.0,
-            totals.temp.0,
-            found.total.0,
-            hlo::print(&found.module)
+            "arguments {} outputs {} aliased {} temp {} total {}\n\n{text}",
+            totals.arguments.0, totals.outputs.0, totals.aliased.0, totals.temp.0, found.total.0,
         );
         insta::with_settings!({
             snapshot_path => "../snapshots",

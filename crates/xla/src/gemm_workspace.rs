@@ -58,6 +58,10 @@ impl Pass for GemmWorkspace {
                 module.list(id);
             });
         }
+        if changed {
+            // Kernels precede what runs them.
+            module.compact();
+        }
         Ok(changed.into())
     }
 }
