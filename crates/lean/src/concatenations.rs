@@ -19,38 +19,49 @@
 use memplan_ir::indexing::{IndexMap, operands_read};
 use memplan_ir::{ArrayShape, BinaryOp, Insert, InstructionId, Module, Op, Shape, SliceDimension, Users};
 use memplan_memory::{Bytes, Target};
-use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
+use memplan_rewriter::{Context, Outcome, Pass, PassError, Rewriter};
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
 /// The pass.
-pub const SPLIT_CONCATENATIONS: PassFn = PassFn {
-    name: "split-concatenations",
-    description: "Let products read the pieces of a concatenation instead of the whole",
-    run,
-};
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SplitConcatenations {
+    /// The fewest bytes of a concatenation, or of a product of which slices are read: kernels for each piece of a smaller
+    /// array take longer than its bytes.
+    pub min_bytes: Bytes,
+}
 
-/// Kernels for each piece of a smaller array take longer than its bytes.
-const LEAST: Bytes = Bytes(1 << 20);
+/// The pass for large arrays.
+pub const SPLIT_CONCATENATIONS: SplitConcatenations = SplitConcatenations { min_bytes: Bytes(1 << 20) };
 
 /// The most pieces: each is a product of its own.
 const MOST_PIECES: usize = 16;
 
-fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
-    let Found { concatenations, slices } = Found::new(module, context.target);
-    if concatenations.is_empty() && slices.is_empty() {
-        return Ok(false);
+impl Pass for SplitConcatenations {
+    fn name(&self) -> &'static str {
+        "split-concatenations"
     }
-    let mut rewriter = Rewriter::new(module);
-    rewriter.sweep(|r, id| match r.op(id) {
-        Op::Slice { .. } if slices.contains(&id) => make_slice(r, id),
-        _ if is_product(r.op(id)) => {
-            let whole = r.operands(id).iter().position(|operand| concatenations.contains(operand))?;
-            read_pieces(r, id, whole)
+
+    fn description(&self) -> &'static str {
+        "Let products read the pieces of a concatenation instead of the whole"
+    }
+
+    fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {
+        let Found { concatenations, slices } = Found::new(module, context.target, self.min_bytes);
+        if concatenations.is_empty() && slices.is_empty() {
+            return Ok(Outcome::default());
         }
-        _ => None,
-    });
-    Ok(rewriter.finish())
+        let mut rewriter = Rewriter::new(module);
+        rewriter.sweep(|r, id| match r.op(id) {
+            Op::Slice { .. } if slices.contains(&id) => make_slice(r, id),
+            _ if is_product(r.op(id)) => {
+                let whole = r.operands(id).iter().position(|operand| concatenations.contains(operand))?;
+                read_pieces(r, id, whole)
+            }
+            _ => None,
+        });
+        Ok(rewriter.finish().into())
+    }
 }
 
 /// What is rewritten.
@@ -63,12 +74,12 @@ struct Found {
 }
 
 impl Found {
-    fn new(module: &Module, target: &Target) -> Found {
+    fn new(module: &Module, target: &Target, min_bytes: Bytes) -> Found {
         let users = Users::new(module);
         let mut found = Found::default();
         let is_large = |id| {
             module.shape(id).as_array().is_some_and(|array| !array.is_dynamic())
-                && target.size_of(module.shape(id)) >= LEAST
+                && target.size_of(module.shape(id)) >= min_bytes
                 && module.instructions[id].control_predecessors.is_empty()
         };
         for (id, instruction) in module.instructions.iter().filter(|&(id, _)| is_large(id)) {

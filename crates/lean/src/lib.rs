@@ -16,7 +16,7 @@ mod row_blocks;
 
 pub use bands::{BANDS, BandedPart, Bands, BandsReport, Halo};
 pub use checkpoint::{Checkpoint, checkpoint};
-pub use concatenations::SPLIT_CONCATENATIONS;
+pub use concatenations::{SPLIT_CONCATENATIONS, SplitConcatenations};
 pub use fusion::{
     FUSION, FUSION_OF_UPDATES, Fusion, FusionEdge, FusionOptions, FusionReport, RowTileOptions,
     SiblingOptions, Verdict,

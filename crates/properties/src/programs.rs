@@ -7,7 +7,7 @@ use memplan::check::check;
 use memplan::driver::{Situation, each_alone};
 use memplan::ir::{self, Module};
 use memplan::memory::{Bytes, Compiler, Slice, Target};
-use memplan::passes::{self, AnyPass, OffloadRows, RowBlocks};
+use memplan::passes::{self, AnyPass, OffloadRows, RowBlocks, SplitConcatenations};
 use memplan::plan::Planned;
 use memplan::{CompileOptions, Lever, RewriteOptions, compile, hlo, rewrite};
 use memplan_testkit::{Family, GenerateOptions, Random, first_difference, generate, generate_from};
@@ -180,8 +180,9 @@ fn at_any_price() -> RewriteOptions {
 
 fn small_blocks(now: &Situation<'_>) -> Vec<AnyPass> {
     let all = RowBlocks { min_bytes: Bytes(64), min_blocks: 2, ..passes::ROW_BLOCKS };
-    let ways = [all, RowBlocks { widest_only: true, ..all }];
-    if now.is_partitioned { Vec::new() } else { ways.map(AnyPass::from).into() }
+    let pieces = SplitConcatenations { min_bytes: Bytes::ZERO };
+    let ways = [all.into(), RowBlocks { widest_only: true, ..all }.into(), pieces.into()];
+    if now.is_partitioned { Vec::new() } else { ways.into() }
 }
 
 fn small_rows(now: &Situation<'_>) -> Vec<AnyPass> {

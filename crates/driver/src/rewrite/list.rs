@@ -213,7 +213,7 @@ impl Rewrite {
                 "pieces of concatenations",
                 "products read the pieces of a concatenation, which is never in memory",
                 |now| {
-                    if now.is_partitioned { Vec::new() } else { vec![Static(&passes::SPLIT_CONCATENATIONS)] }
+                    if now.is_partitioned { Vec::new() } else { vec![passes::SPLIT_CONCATENATIONS.into()] }
                 },
             ),
             rewrite(

@@ -1,7 +1,9 @@
 //! Arrays computed step by step, and their gradients by the chain rule.
 
 use memplan_ir::ElementType::F32;
-use memplan_ir::{BinaryOp, BuildError, DotDimensions, Insert, InstructionId, Literal, UnaryOp};
+use memplan_ir::{
+    BinaryOp, BuildError, DotDimensions, Insert, InstructionId, Literal, SliceDimension, UnaryOp,
+};
 
 use super::Body;
 
@@ -19,6 +21,11 @@ enum Step {
     },
     Binary {
         op: BinaryOp,
+        x: InstructionId,
+        y: InstructionId,
+    },
+    /// Two matrices with as many columns, side by side.
+    Beside {
         x: InstructionId,
         y: InstructionId,
     },
@@ -50,7 +57,9 @@ impl Tape {
                 Step::Unary { op: UnaryOp::Cosine, x } => vec![x],
                 Step::Unary { .. } => vec![result],
                 Step::Binary { op: BinaryOp::Multiply, x, y } => vec![x, y],
-                Step::Binary { .. } | Step::Sum { .. } | Step::Along { .. } => Vec::new(),
+                Step::Binary { .. } | Step::Beside { .. } | Step::Sum { .. } | Step::Along { .. } => {
+                    Vec::new()
+                }
             });
         }
         let mut seen = std::collections::HashSet::new();
@@ -89,6 +98,13 @@ impl Body<'_, '_> {
         let result = self.computation.binary(op, x, y)?;
         tape.steps.push((result, Step::Binary { op, x, y }));
         Ok(result)
+    }
+
+    /// Two matrices with as many columns, side by side.
+    pub(super) fn tape_beside(&mut self, tape: &mut Tape, x: InstructionId, y: InstructionId) -> Built {
+        let both = self.computation.concatenate([x, y], 1)?;
+        tape.steps.push((both, Step::Beside { x, y }));
+        Ok(both)
     }
 
     /// Sums a matrix over a dimension, and gives each element of a matrix like it the sum that it is in.
@@ -140,6 +156,15 @@ impl Body<'_, '_> {
                     vec![(x, d), (y, self.computation.unary(UnaryOp::Negate, d)?)]
                 }
                 Step::Binary { x, y, .. } => vec![(x, d), (y, d)],
+                Step::Beside { x, y } => {
+                    let &[rows, columns] = &self.array(d).dimensions[..] else { unreachable!("a matrix") };
+                    let mut half = |start: i64| {
+                        let part = |start, limit| SliceDimension { start, limit, stride: 1 };
+                        let columns = part(start, start + columns / 2);
+                        self.computation.slice(d, [part(0, rows), columns])
+                    };
+                    vec![(x, half(0)?), (y, half(columns / 2)?)]
+                }
                 Step::Sum { x, over } => vec![(x, self.along(d, x, 1 - over)?)],
                 Step::Along { x, dimension } => vec![(x, self.sum_over(d, 1 - dimension)?)],
             };

@@ -38,6 +38,8 @@ enum Part {
     Scaled,
     /// Plus what the layer began with.
     Residual,
+    /// A product with that beside what the layer began with, as after a skip connection.
+    Joined,
 }
 
 /// A network.
@@ -65,6 +67,7 @@ impl Network {
             Part::Centered(1),
             Part::Scaled,
             Part::Residual,
+            Part::Joined,
         ];
         let mut chosen: Vec<Part> = (0..2 + random.below(4)).map(|_| random.pick(&parts)).collect();
         if random.one_in(8) {
@@ -90,6 +93,7 @@ impl Network {
         let of = |part: &Part| match part {
             Part::Product => vec![[width, width]],
             Part::Widened => vec![[width, wide], [wide, width]],
+            Part::Joined => vec![[2 * width, width]],
             _ => Vec::new(),
         };
         self.parts.iter().flat_map(of).collect()
@@ -221,6 +225,10 @@ impl Body<'_, '_> {
                     self.tape_binary(&mut tape, Multiply, now, scale)?
                 }
                 Part::Residual => self.tape_binary(&mut tape, Add, now, x)?,
+                Part::Joined => {
+                    let both = self.tape_beside(&mut tape, x, now)?;
+                    self.tape_product(&mut tape, both, weight())?
+                }
             };
         }
         Ok(Layer { x, weights, result: now, tape })
