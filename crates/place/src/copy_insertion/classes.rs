@@ -27,6 +27,21 @@ impl Separate<'_> {
     /// Makes `new` replace `old` in its buffer, if everything that touches `old` can run before `new` is written.
     /// `updater` is the instruction that overwrites an operand by definition, if that is the reason.
     pub(super) fn join(&mut self, old: Class, new: Class, updater: Option<Node>) -> Result<(), Conflict> {
+        self.join_with(old, new, updater, self.options.adds_order.for_a(updater.is_some()))
+    }
+
+    /// The same where control dependencies may be added, as for references to memory, which cannot be copied instead.
+    pub(super) fn join_in_order(&mut self, old: Class, new: Class) -> Result<(), Conflict> {
+        self.join_with(old, new, None, true)
+    }
+
+    fn join_with(
+        &mut self,
+        old: Class,
+        new: Class,
+        updater: Option<Node>,
+        adds_order: bool,
+    ) -> Result<(), Conflict> {
         let (old, new) = (self.find(old), self.find(new));
         if old == new {
             return Ok(());
@@ -54,7 +69,7 @@ impl Separate<'_> {
         self.later_reader(writer, &touched_by)?;
         // A copy made by this pass runs after all that read what it overwrites.
         let is_copy = self.class_of_copy.contains_key(&self.nodes[writer].id);
-        if !is_copy && !self.options.adds_order.for_a(updater.is_some()) {
+        if !is_copy && !adds_order {
             self.unordered_reader(writer, &touched_by)?;
         }
         for node in touched_by {

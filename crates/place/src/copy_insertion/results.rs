@@ -58,7 +58,11 @@ impl Separate<'_> {
                 false => self.copy_slot(slot, conflict)?,
             }
             let class = self.class_of_leaf(self.leaf(slot));
-            if self.join(before, class, None).is_err() {
+            let joined = match self.is_reference(slot) {
+                true => self.join_in_order(before, class),
+                false => self.join(before, class, None),
+            };
+            if joined.is_err() {
                 return Err(self.cannot_be_kept_apart(slot));
             }
         }
