@@ -1,5 +1,7 @@
 //! The common operations, for every type that adds instructions to a computation.
 
+use std::ops::Range;
+
 use crate::{
     ArrayShape, BinaryOp, ComparisonDirection, ComputationId, CustomCall, Dot, DotDimensions, ElementType,
     InstructionId, Layout, Module, Op, PaddingDimension, Shape, SliceDimension, UnaryOp, infer_shape,
@@ -128,6 +130,14 @@ pub trait Insert {
         dimensions: impl IntoIterator<Item = SliceDimension>,
     ) -> Self::Inserted {
         self.insert(Op::Slice { dimensions: dimensions.into_iter().collect() }, [x])
+    }
+
+    /// The part of `x` whose indices in one dimension are in a range; the other dimensions are whole.
+    fn slice_along(&mut self, x: InstructionId, dimension: usize, range: Range<i64>) -> Self::Inserted {
+        let extents = array(self.module(), x).dimensions;
+        let whole = extents.iter().map(|&limit| SliceDimension { start: 0, limit, stride: 1 });
+        let part = SliceDimension { start: range.start, limit: range.end, stride: 1 };
+        self.slice(x, whole.enumerate().map(|(d, whole)| if d == dimension { part } else { whole }))
     }
 
     /// The part of `x` of these extents that begins at computed indices, one scalar per dimension.

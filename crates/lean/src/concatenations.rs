@@ -16,6 +16,8 @@
 //! than products reads, convolutions in groups, and slices of products that overlap. *Changed* means that some product
 //! reads a piece, or makes one.
 
+use std::ops::Range;
+
 use memplan_ir::indexing::{IndexMap, operands_read};
 use memplan_ir::{ArrayShape, BinaryOp, Insert, InstructionId, Module, Op, Shape, SliceDimension, Users};
 use memplan_memory::{Bytes, Target};
@@ -238,14 +240,14 @@ fn part(
     r: &mut Rewriter<'_>,
     product: InstructionId,
     division: &Division,
-    range: std::ops::Range<i64>,
+    range: Range<i64>,
     known: Option<(usize, InstructionId)>,
 ) -> InstructionId {
     let mut operands: SmallVec<[InstructionId; 2]> = r.operands(product).into();
     for (k, operand) in operands.iter_mut().enumerate() {
         *operand = match (known, division.of_operands[k]) {
             (Some((whole, piece)), _) if whole == k => piece,
-            (_, Some(d)) => slice_along(r, *operand, d, range.clone()),
+            (_, Some(d)) => r.slice_along(*operand, d, range.clone()),
             (_, None) => *operand,
         };
     }
@@ -255,16 +257,4 @@ fn part(
         array.dimensions[d] = range.end - range.start;
     }
     r.emit(r.op(product).clone(), operands, Shape::from(array))
-}
-
-fn slice_along(
-    r: &mut Rewriter<'_>,
-    x: InstructionId,
-    along: usize,
-    range: std::ops::Range<i64>,
-) -> InstructionId {
-    let extents = r.shape(x).as_array().expect("operands of products are arrays").dimensions.clone();
-    let whole = |d: usize| SliceDimension { start: 0, limit: extents[d], stride: 1 };
-    let part = SliceDimension { start: range.start, limit: range.end, stride: 1 };
-    r.slice(x, (0..extents.len()).map(|d| if d == along { part } else { whole(d) }))
 }

@@ -17,8 +17,8 @@
 //! *Changed* means that there was such a sum.
 
 use memplan_ir::{
-    ComputationId, Dimensions, InstructionId, Literal, Module, Op, PaddingDimension, Shape, SliceDimension,
-    Window, WindowDimension,
+    ComputationId, Dimensions, Insert, InstructionId, Literal, Module, Op, PaddingDimension, Shape, Window,
+    WindowDimension,
 };
 use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
 use rustc_hash::FxHashMap;
@@ -197,15 +197,7 @@ fn constant(r: &mut Rewriter<'_>, literal: Literal, extents: &[i64]) -> Instruct
 
 /// A part of the last dimension.
 fn sliced(r: &mut Rewriter<'_>, x: InstructionId, start: i64, limit: i64) -> InstructionId {
-    let mut array = r.array(x).expect("arrays are sliced").clone();
-    let whole = array.dimensions.iter().map(|&limit| SliceDimension { start: 0, limit, stride: 1 });
-    let mut dimensions: SmallVec<[SliceDimension; 2]> = whole.collect();
-    let last = array.dimensions.last_mut().expect("there is a dimension to slice");
-    if (start, limit) == (0, *last) {
-        return x;
-    }
-    *last = limit - start;
-    *dimensions.last_mut().expect("as many as the array has") = SliceDimension { start, limit, stride: 1 };
-    let shape = Shape::array(array.element_type, array.dimensions);
-    r.emit(Op::Slice { dimensions }, [x], shape)
+    let extents = r.dimensions(x).expect("arrays are sliced");
+    let last = extents.len() - 1;
+    if (start, limit) == (0, extents[last]) { x } else { r.slice_along(x, last, start..limit) }
 }

@@ -17,7 +17,7 @@
 
 use memplan_ir::{
     ArrayShape, BinaryOp, ComparisonDirection, ComparisonType, ComputationId, ElementType, Insert,
-    InstructionId, Module, Op, Scalar, Shape, SliceDimension,
+    InstructionId, Module, Op, Scalar, Shape,
 };
 use memplan_memory::by_name;
 use memplan_rewriter::{Context, Outcome, Pass, PassError, Rewriter};
@@ -164,11 +164,8 @@ fn in_rows(element_type: ElementType, like: &ArrayShape) -> Shape {
 }
 
 fn first_of_rows(r: &mut Rewriter<'_>, id: InstructionId, k: i64) -> InstructionId {
-    let mut taken: Vec<SliceDimension> = (r.dimensions(id).expect("an array").iter())
-        .map(|&extent| SliceDimension { start: 0, limit: extent, stride: 1 })
-        .collect();
-    taken.last_mut().expect("rows have elements").limit = k;
-    r.slice(id, taken)
+    let last = r.dimensions(id).expect("an array").len() - 1;
+    r.slice_along(id, last, 0..k)
 }
 
 /// Compares the first of several pairs.

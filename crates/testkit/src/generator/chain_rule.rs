@@ -1,9 +1,7 @@
 //! Arrays computed step by step, and their gradients by the chain rule.
 
 use memplan_ir::ElementType::F32;
-use memplan_ir::{
-    BinaryOp, BuildError, DotDimensions, Insert, InstructionId, Literal, SliceDimension, UnaryOp,
-};
+use memplan_ir::{BinaryOp, BuildError, DotDimensions, Insert, InstructionId, Literal, UnaryOp};
 
 use super::Body;
 
@@ -157,13 +155,9 @@ impl Body<'_, '_> {
                 }
                 Step::Binary { x, y, .. } => vec![(x, d), (y, d)],
                 Step::Beside { x, y } => {
-                    let &[rows, columns] = &self.array(d).dimensions[..] else { unreachable!("a matrix") };
-                    let mut half = |start: i64| {
-                        let part = |start, limit| SliceDimension { start, limit, stride: 1 };
-                        let columns = part(start, start + columns / 2);
-                        self.computation.slice(d, [part(0, rows), columns])
-                    };
-                    vec![(x, half(0)?), (y, half(columns / 2)?)]
+                    let columns = self.array(d).dimensions[1];
+                    let of_x = self.computation.slice_along(d, 1, 0..columns / 2)?;
+                    vec![(x, of_x), (y, self.computation.slice_along(d, 1, columns / 2..columns)?)]
                 }
                 Step::Sum { x, over } => vec![(x, self.along(d, x, 1 - over)?)],
                 Step::Along { x, dimension } => vec![(x, self.sum_over(d, 1 - dimension)?)],
