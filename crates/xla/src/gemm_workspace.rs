@@ -9,9 +9,9 @@
 //! result that nobody reads (seen on jaxlib 0.10.2). Left alone: products inside fusions. *Changed* means that there
 //! was a product of complex numbers.
 
-use memplan_ir::{InstructionId, Module, Names, Op};
+use memplan_ir::{InstructionId, Module, Op};
 use memplan_memory::Bytes;
-use memplan_rewriter::{Context, Outcome, Pass, PassError, call_graph};
+use memplan_rewriter::{Context, Outcome, Pass, PassError};
 use serde::Deserialize;
 
 use super::workspace;
@@ -46,23 +46,8 @@ impl Pass for GemmWorkspace {
 
     fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
         let rules = self.rules.unwrap_or_else(|| super::built_in(self.name()));
-        let computations = call_graph(module, self.name())?.sequential().to_vec();
-        let mut names = Names::new(module);
-        let mut changed = false;
-        for computation in computations {
-            module.edit_in_order(computation, |module, id| {
-                if is_for_library(module, id) {
-                    workspace::add(module, id, rules.bytes, "gemm", &mut names);
-                    changed = true;
-                }
-                module.list(id);
-            });
-        }
-        if changed {
-            // Kernels precede what runs them.
-            module.compact();
-        }
-        Ok(changed.into())
+        let needed = |module: &Module, id| is_for_library(module, id).then_some(rules.bytes);
+        Ok(workspace::give(module, (self.name(), "gemm"), needed)?.into())
     }
 }
 

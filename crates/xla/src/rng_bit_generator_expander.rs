@@ -10,9 +10,9 @@
 //! as the bits. Here they are a result that nobody reads. Left alone: generators inside fusions. *Changed* means that
 //! there was another.
 
-use memplan_ir::{InstructionId, Module, Names, Op};
+use memplan_ir::{InstructionId, Module, Op};
 use memplan_memory::Bytes;
-use memplan_rewriter::{Context, PassError, PassFn, call_graph};
+use memplan_rewriter::PassFn;
 
 use super::workspace;
 
@@ -20,24 +20,8 @@ use super::workspace;
 pub const RNG_BIT_GENERATOR_EXPANDER: PassFn = PassFn {
     name: "rng-bit-generator-expander",
     description: "store the words of random blocks before they are interleaved, as XLA's GPU compiler does",
-    run,
+    run: |module, _| workspace::give(module, (RNG_BIT_GENERATOR_EXPANDER.name, "rng"), bytes_of_bits),
 };
-
-fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    let computations = call_graph(module, RNG_BIT_GENERATOR_EXPANDER.name)?.sequential().to_vec();
-    let mut names = Names::new(module);
-    let mut changed = false;
-    for computation in computations {
-        module.edit_in_order(computation, |module, id| {
-            if let Some(bytes) = bytes_of_bits(module, id) {
-                workspace::add(module, id, bytes, "rng", &mut names);
-                changed = true;
-            }
-            module.list(id);
-        });
-    }
-    Ok(changed)
-}
 
 /// The bytes of random bits that an instruction makes.
 fn bytes_of_bits(module: &Module, id: InstructionId) -> Option<Bytes> {

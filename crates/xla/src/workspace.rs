@@ -4,10 +4,36 @@ use memplan_ir::{
     Cursor, ElementType, Fusion, FusionKind, Insert, InstructionId, Module, Names, Op, Operands, Shape,
 };
 use memplan_memory::Bytes;
+use memplan_rewriter::{PassError, call_graph};
+
+/// Gives working memory to the instructions that need some bytes of it, in kernels of a name. Returns whether there were any.
+pub(super) fn give(
+    module: &mut Module,
+    (pass, name): (&'static str, &str),
+    needed: impl Fn(&Module, InstructionId) -> Option<Bytes>,
+) -> Result<bool, PassError> {
+    let computations = call_graph(module, pass)?.sequential().to_vec();
+    let mut names = Names::new(module);
+    let mut changed = false;
+    for computation in computations {
+        module.edit_in_order(computation, |module, id| {
+            if let Some(bytes) = needed(module, id) {
+                add(module, id, bytes, name, &mut names);
+                changed = true;
+            }
+            module.list(id);
+        });
+    }
+    if changed {
+        // Kernels precede what runs them.
+        module.compact();
+    }
+    Ok(changed)
+}
 
 /// Puts an instruction and its working memory into a kernel named after it; the instruction becomes what the kernel makes
 /// for its readers.
-pub(super) fn add(module: &mut Module, id: InstructionId, bytes: Bytes, name: &str, names: &mut Names) {
+fn add(module: &mut Module, id: InstructionId, bytes: Bytes, name: &str, names: &mut Names) {
     let inner = module.instructions[id].clone();
     let result = module.shape(id).clone();
     let parts = result.as_tuple().map_or(1, <[Shape]>::len) as u32;
