@@ -171,6 +171,13 @@ pub struct ContractionRules {
     pub kernel: String,
 }
 
+impl ColumnRules {
+    /// Seconds that all multiprocessors together take for so many cycles.
+    pub fn seconds(&self, cycles: f64) -> f64 {
+        cycles / (self.multiprocessors * self.multiprocessor_cycles)
+    }
+}
+
 impl Default for FusionRules {
     /// Loops and reductions, as every backend has them; XLA's generic limits.
     fn default() -> FusionRules {

@@ -1,7 +1,6 @@
 //! Values that one kernel would compute several times.
 //!
-//! A kernel that reads a value at several places, as for lookups in several tables, computes it, and what it is computed
-//! from, for each. XLA's GPU compiler compares that by its model of time with a kernel before that stores the value; the
+//! A kernel that looks a value up in several tables computes the value for each of them, with all that leads to it. XLA's GPU compiler compares that by its model of time with a kernel before that stores the value; the
 //! numbers are those of [`ColumnRules`](memplan_memory::ColumnRules). It was compared with XLA for three and more places; two
 //! are left to the list of expensive operations.
 
@@ -36,8 +35,7 @@ impl Grouper<'_> {
                 }
             }
         }
-        let again =
-            (evaluations - 1) as f64 * all_cycles / (rules.multiprocessors * rules.multiprocessor_cycles);
+        let again = rules.seconds((evaluations - 1) as f64 * all_cycles);
         let moved = (evaluations + 1) as f64 * self.bytes[id] as f64;
         again > rules.launch + moved / rules.bandwidth
     }

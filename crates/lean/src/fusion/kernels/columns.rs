@@ -39,10 +39,9 @@ impl Grouper<'_> {
         let Some(blocks) = self.blocks_of_columns(reduction, rules) else { return Ok(()) };
         let Some(chain) = self.chain(id, blocks, rules) else { return Ok(()) };
         let cycles_by_blocks = blocks.min(rules.multiprocessors) * rules.multiprocessor_cycles;
-        let all_cycles = rules.multiprocessors * rules.multiprocessor_cycles;
         let fused = chain.seconds_by_blocks.max(chain.cycles / cycles_by_blocks);
         let written = self.bytes[id] as f64;
-        let before = ((chain.read + written) / rules.bandwidth).max(chain.cycles / all_cycles);
+        let before = ((chain.read + written) / rules.bandwidth).max(rules.seconds(chain.cycles));
         match fused > rules.launch + before + self.seconds_by_blocks(id, blocks, rules) {
             true => Err(Verdict::FewColumns),
             false => Ok(()),

@@ -182,7 +182,7 @@ impl Grouper<'_> {
         };
         let cycles = columns::cycles(rules, &self.module.instructions[id].op, array.element_type);
         let bytes = 3.0 * f64::from(array.element_type.byte_width());
-        cycles / (rules.multiprocessors * rules.multiprocessor_cycles) > bytes / rules.bandwidth
+        rules.seconds(cycles) > bytes / rules.bandwidth
     }
 
     /// Whether the kernel that computes a value reads an array through a transpose that moves the last dimension: the value

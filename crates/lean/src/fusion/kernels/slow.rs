@@ -30,8 +30,7 @@ struct Work {
 
 impl Work {
     fn seconds(self, rules: &ColumnRules) -> f64 {
-        let computing = self.cycles / (rules.multiprocessors * rules.multiprocessor_cycles);
-        computing.max(self.bytes / rules.bandwidth)
+        rules.seconds(self.cycles).max(self.bytes / rules.bandwidth)
     }
 }
 
@@ -82,7 +81,7 @@ impl Grouper<'_> {
             }
         }
         let read: f64 = read.iter().map(|&operand| self.bytes[operand] as f64).sum();
-        let is_slow = Work { cycles: slowest, bytes: 0.0 }.seconds(rules) > SLOW * bytes / rules.bandwidth;
+        let is_slow = rules.seconds(slowest) > SLOW * bytes / rules.bandwidth;
         is_slow.then_some((cycles, read))
     }
 
