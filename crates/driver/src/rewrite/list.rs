@@ -309,7 +309,8 @@ fn checkpoints(now: &Situation<'_>) -> Vec<AnyPass> {
     if now.compiler.keeps_barriers { ways.map(way).into() } else { Vec::new() }
 }
 
-/// All that is cheap after products, or only what is from the first half or quarter before the peak.
+/// Expensive products and all that is cheap, then what is cheap alone, then that in the first half or quarter of the program
+/// before the peak.
 fn recomputed(now: &Situation<'_>) -> Vec<AnyPass> {
     let tie = if now.compiler.keeps_barriers { Tie::Barrier } else { Tie::Select };
     let all = Remat { tie: Some(tie), ..passes::REMAT };

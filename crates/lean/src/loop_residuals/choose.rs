@@ -29,7 +29,7 @@ pub(super) fn choose(module: &Module, target: &Target, pair: &Pair, options: &Lo
     let now = pair.residuals.iter().fold(0u64, |sum, r| sum.saturating_add(bytes(r.row).saturating_mul(n)));
     let step = &module.computations[pair.producer.body].instructions;
     let recomputable = options.products.recomputable(module, target, pair.producer.body, n as f64);
-    let recomputable = recomputable.within(step, options.reach);
+    let recomputable = recomputable.within(step, options.reach, false);
     let price = |id: InstructionId| {
         let is_given = pair.producer.element_at(module, id).is_some();
         let is_constant = matches!(module.instructions[id].op, Op::Constant(_));

@@ -322,18 +322,16 @@ fn values_to_recompute(
     let is_before: FxHashSet<InstructionId> = before.iter().copied().collect();
     let invariant = invariant_state(module, computation);
     let recomputable = products.recomputable(module, target, computation, runs);
-    let recomputable = recomputable.within(before, options.reach).in_kernels(options.tie.is_some());
+    let recomputable = recomputable.within(before, options.reach, options.tie.is_some());
     let operands = after.iter().flat_map(|&user| &module.instructions[user].operands);
     let mut needed: FxHashSet<InstructionId> = FxHashSet::default();
     let needed = operands.copied().filter(|&id| is_before.contains(&id) && needed.insert(id));
+    // Of equal values, a sum is kept rather than what is computed of it: else one kernel computes both, and another sum of the
+    // same array is in a kernel that waits for it.
+    let is_sum = |id| cost::class_of(module, id) == CostClass::Hero(Hero::Reduction);
     let bytes = |id| {
         let bytes = crossing_bytes(module, target, &invariant, id);
-        // Of equal ones the sum, not what is computed of it: with one reader, a kernel computes that too, and then another
-        // kernel that sums the same array waits for it.
-        match options.tie.is_some() && cost::class_of(module, id) == CostClass::Hero(Hero::Reduction) {
-            true if bytes < UNCUTTABLE => bytes.saturating_sub(1),
-            _ => bytes,
-        }
+        bytes.saturating_sub(u64::from(options.tie.is_some() && is_sum(id)))
     };
     let price = |id| recomputable.price(id);
     let recompute_network::Choice { recomputed, .. } =

@@ -100,15 +100,12 @@ pub(crate) struct Recomputable<'a> {
 }
 
 impl Recomputable<'_> {
-    /// Only in the first part of some instructions, `reach` of them, may anything be recomputed that costs time.
-    pub(crate) fn within(self, instructions: &[InstructionId], reach: f64) -> Self {
+    /// Only in the first part of some instructions, `reach` of them, may anything be recomputed that costs time: all does
+    /// where values are recomputed in kernels of their own.
+    pub(crate) fn within(self, instructions: &[InstructionId], reach: f64, are_kernels: bool) -> Self {
         let first_beyond = ((instructions.len() as f64 * reach) as usize).min(instructions.len());
-        Recomputable { beyond: instructions[first_beyond..].iter().copied().collect(), ..self }
-    }
-
-    /// The same where whatever is recomputed costs time, since it is in kernels of its own.
-    pub(crate) fn in_kernels(self, are_kernels: bool) -> Self {
-        Recomputable { are_kernels, ..self }
+        let beyond = instructions[first_beyond..].iter().copied().collect();
+        Recomputable { beyond, are_kernels, ..self }
     }
 
     /// The bytes that recomputing a value must save at least; [`UNCUTTABLE`] for one that may only be kept.
