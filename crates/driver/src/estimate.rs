@@ -291,6 +291,7 @@ fn plan_options(compiler: &Compiler) -> PlanOptions {
                 ..PlaceOptions::default()
             },
             results_in_tuples: compiler.results_in_tuples.clone(),
+            reductions_beside: compiler.reductions_beside,
             ..AssignOptions::default()
         },
     }

@@ -43,6 +43,9 @@ pub struct Compiler {
     /// writes over such a result.
     #[serde(default, with = "by_name::list")]
     pub results_in_tuples: Vec<Opcode>,
+    /// A kernel that returns more reductions than this writes no other result over an operand.
+    #[serde(default)]
+    pub reductions_beside: Option<u32>,
     /// How it orders loops that read slices of their state beside other work; nothing where they are ordered as all else.
     #[serde(default)]
     pub loops_with_slices: Option<LoopsWithSlices>,

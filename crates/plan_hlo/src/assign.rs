@@ -28,6 +28,9 @@ pub struct AssignOptions {
     /// Operations that leave their result in a tuple, with their working memory: XLA writes nothing over such a result. Read
     /// by those who share as XLA does.
     pub results_in_tuples: Vec<Opcode>,
+    /// The most reductions beside a result of a kernel that is written over an operand; nothing where there may be any number.
+    /// Read by those who share as XLA does.
+    pub reductions_beside: Option<u32>,
     /// How to place values.
     pub place: PlaceOptions,
 }
@@ -78,7 +81,8 @@ pub(crate) fn assign_below(
     limit: Option<Bytes>,
 ) -> Result<Option<MemoryPlan>, PlanError> {
     let program = HloProgram::pinned(module, facts, target, &options.scratch, &options.pins)?
-        .with_results_in_tuples(&options.results_in_tuples);
+        .with_results_in_tuples(&options.results_in_tuples)
+        .with_reductions_beside(options.reductions_beside);
     let placement = place_below(&program, target, &options.place, limit)
         .map_err(|error| PlanError::of_place(&program, error))?;
     Ok(placement.map(|placement| MemoryPlan {

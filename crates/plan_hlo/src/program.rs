@@ -31,6 +31,8 @@ pub struct HloProgram<'a> {
     operands_with: Vec<(Time, ValueId, u32)>,
     /// Instructions whose result is an element of a tuple to XLA, though it is none here.
     in_tuples: FxHashSet<InstructionId>,
+    /// The most reductions that a kernel returns beside a result that XLA writes over an operand.
+    reductions_beside: Option<u32>,
 }
 
 impl<'a> HloProgram<'a> {
@@ -95,6 +97,7 @@ impl<'a> HloProgram<'a> {
             scratch,
             operands_with,
             in_tuples,
+            reductions_beside: None,
         })
     }
 
@@ -113,6 +116,24 @@ impl<'a> HloProgram<'a> {
             self.in_tuples = self.facts.line.instructions.iter().copied().filter(calls_library).collect();
         }
         self
+    }
+
+    /// The same, of a compiler whose kernels write no result over an operand beside more reductions than this.
+    pub(crate) fn with_reductions_beside(self, most: Option<u32>) -> HloProgram<'a> {
+        HloProgram { reductions_beside: most, ..self }
+    }
+
+    /// Whether a kernel returns more reductions than XLA allows beside a result that is written over an operand.
+    fn has_more_reductions(&self, id: InstructionId) -> bool {
+        let Some(most) = self.reductions_beside else { return false };
+        let instruction = &self.module.instructions[id];
+        let (Op::Fusion(_), &[fused]) = (&instruction.op, instruction.called.as_slice()) else {
+            return false;
+        };
+        let root = &self.module.instructions[self.module.computations[fused].root];
+        let is_reduction =
+            |id: &&InstructionId| matches!(self.module.instructions[**id].op, Op::Reduce { .. });
+        root.op == Op::Tuple && root.operands.iter().filter(is_reduction).count() > most as usize
     }
 
     /// The offset of a value within its group's place: parts are adjacent in their whole.
@@ -237,7 +258,7 @@ impl Program for HloProgram<'_> {
         let flow = &self.facts.flow;
         let writer = flow.positions.instruction(flow.values[operand].definition);
         let instruction = &self.module.instructions[id];
-        if self.in_tuples.contains(&writer) {
+        if self.in_tuples.contains(&writer) || self.has_more_reductions(id) {
             return false;
         }
         // Kernels take in what only renames dimensions.

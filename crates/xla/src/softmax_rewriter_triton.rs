@@ -11,9 +11,12 @@
 //! kernel also takes in operations on elements that only it needs, and those that follow the result, with reductions of its
 //! rows, as in variances.
 //!
+//! Where the sums of a softmax are read elsewhere too, as by the backward half, XLA's fusion pass computes the exponentials
+//! again in each kernel that reads them, and such a kernel goes on, reductions of its rows included, to where something else
+//! reads its values.
+//!
 //! Seen in 0.12 on softmax, logarithms of it, and normalizations, with rows of 2 to 16,384 elements: longer ones XLA
-//! reduces in steps. Left alone: reductions that something else reads too, so most of those that the backward half
-//! needs. *Changed* means that there is a new kernel.
+//! reduces in steps. Left alone: other reductions that something else reads too. *Changed* means that there is a new kernel.
 
 use memplan_ir::{FusionKind, InstructionId, Module, Op, Users};
 use memplan_rewriter::{Context, PassError, PassFn, call_graph, cost};
@@ -93,7 +96,14 @@ impl Search<'_> {
             roots.push(root);
         }
         let found = roots.iter().filter_map(|root| kernels.remove(root));
-        let mut found: Vec<Kernel> = found.filter(|kernel| !self.is_computed_again(kernel)).collect();
+        let (again, mut found): (Vec<_>, Vec<_>) = found.partition(|kernel| self.is_computed_again(kernel));
+        for reader in again.iter().flat_map(|kernel| self.kernels_of_readers(kernel, listed, result)) {
+            match found.iter_mut().find(|known| known.members.contains(&reader.root)) {
+                Some(known) if known.root == reader.root => known.members.extend(reader.members),
+                Some(_) => {}
+                None => found.push(reader),
+            }
+        }
         let mut taken: FxHashSet<InstructionId> =
             found.iter().flat_map(|kernel| &kernel.members).copied().collect();
         for kernel in &mut found {
@@ -229,14 +239,60 @@ impl Search<'_> {
         self.users.of(id).iter().all(|user| members.contains(user))
     }
 
-    /// Whether a kernel is the beginning of a softmax whose sums the backward half reads, too: XLA computes it again in
-    /// each of its readers, so that it is none of its own.
+    /// Whether a kernel is the beginning of a softmax whose sums the backward half reads, too: XLA's fusion pass computes it
+    /// again in each of its readers, so that it is none of its own.
     fn is_computed_again(&self, kernel: &Kernel) -> bool {
         let is_reduce = |&&id: &&InstructionId| matches!(self.module.instructions[id].op, Op::Reduce { .. });
         let &[reader] = self.users.of(kernel.root) else { return false };
         kernel.members.iter().filter(is_reduce).count() == 1
             && cost::is_pointwise(self.module, reader)
             && self.users.of(reader).len() > 1
+    }
+
+    /// The kernels that compute the beginning of a softmax again: those of its sums, and those of values that are computed,
+    /// row by row, of its exponentials and of what else there is, up to where something else reads them.
+    fn kernels_of_readers(
+        &self,
+        beginning: &Kernel,
+        listed: &[InstructionId],
+        result: InstructionId,
+    ) -> Vec<Kernel> {
+        let exponential = self.users.of(beginning.root)[0];
+        let is_of_kernels = |id: InstructionId| {
+            let instruction = &self.module.instructions[id];
+            let moves_nothing =
+                matches!(instruction.op, Op::Broadcast { .. } | Op::Reshape { .. } | Op::Bitcast);
+            instruction.control_predecessors.is_empty()
+                && (moves_nothing || cost::is_pointwise(self.module, id) || self.is_of_rows(id))
+        };
+        let mut within = FxHashSet::from_iter([exponential]);
+        let mut roots = Vec::new();
+        for &id in listed {
+            let operands = &self.module.instructions[id].operands;
+            if !operands.iter().any(|operand| within.contains(operand)) || !is_of_kernels(id) {
+                continue;
+            }
+            let is_sum = self.is_of_rows(id) && operands.contains(&exponential);
+            let is_stored =
+                is_sum || id == result || !self.users.of(id).iter().all(|&user| is_of_kernels(user));
+            if is_stored {
+                roots.push(id);
+            } else {
+                within.insert(id);
+            }
+        }
+        within.extend(&beginning.members);
+        let kernel = |&root: &InstructionId| {
+            let mut members = FxHashSet::from_iter([root]);
+            let mut open = vec![root];
+            while let Some(id) = open.pop() {
+                let operands = self.module.instructions[id].operands.iter().copied();
+                open.extend(operands.filter(|operand| within.contains(operand) && members.insert(*operand)));
+            }
+            Kernel { root, members }
+        };
+        let kernels = roots.iter().map(kernel);
+        kernels.filter(|kernel| kernel.members.len() <= MAX_MEMBERS).collect()
     }
 
     /// Whether an operation reduces the rows of an array.

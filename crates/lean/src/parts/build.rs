@@ -26,6 +26,9 @@ use memplan_rewriter::rows::{Outcome, Rows, Treatment, block_of, carried_type, o
 /// The attribute of the loop that says how many parts there are.
 const ATTRIBUTE: &str = "memplan_parts";
 
+/// Products of so many parts are added in their own type. Eight sums in `bf16` are off by twice the rounding of one.
+const PARTS_IN_OWN_TYPE: i64 = 8;
+
 /// Whether the entry has a loop over parts.
 pub(super) fn has_parts(module: &Module) -> bool {
     let entry = module.entry_computation();
@@ -371,7 +374,7 @@ impl Writer<'_> {
         let mut shape = self.module.shape(result).as_array().expect("results are arrays").clone();
         let mut part = scope.known[&(result, label)];
         if label == Label::Sum {
-            shape.element_type = carried_type(BinaryOp::Add, shape.element_type);
+            shape.element_type = self.summed_type(result, shape.element_type);
         }
         let before = self.insert_element(state, 1 + i as u32, shape.clone().into());
         match label {
@@ -432,13 +435,20 @@ impl Writer<'_> {
             && self.is_summed_only(id)
             && let Some(array) = shape.as_array_mut()
         {
-            array.element_type = carried_type(BinaryOp::Add, array.element_type);
+            array.element_type = self.summed_type(id, array.element_type);
         }
         if *self.module.shape(new) != shape {
             self.module.set_shape(new, shape);
         }
         scope.known.insert((id, first(&own)), new);
         new
+    }
+
+    /// The type in which a sum is carried from part to part. Products are gradients of weights, which are large: a few of
+    /// them are added in their own type, as devices that share a batch add theirs.
+    fn summed_type(&self, id: InstructionId, own: ElementType) -> ElementType {
+        let is_product = matches!(self.module.instructions[id].op, Op::Dot(_) | Op::Convolution(_));
+        if is_product && self.labels.n <= PARTS_IN_OWN_TYPE { own } else { carried_type(BinaryOp::Add, own) }
     }
 
     /// Whether a product is only added up, so that it need not be rounded before.
