@@ -93,7 +93,7 @@ impl Default for RewriteOptions {
             same_bytes: 0.01,
             most_per_replaced: 2.0,
             width: 12,
-            held_instructions: 40_000,
+            held_instructions: 24_000,
             worth_of_certainty: 0.05,
             reach: 1.25,
             is_frontier: false,
@@ -484,7 +484,8 @@ impl Search<'_> {
         let threads = parallel::affordable(self.options.threads, &found[0].module);
         let mut priced: Vec<(usize, Candidate, Estimated)> = Vec::new();
         // Attempts on which forms are left to try, and how many were tried.
-        let mut open: Vec<(usize, usize)> = (0..found.len()).map(|from| (from, 0)).collect();
+        let first = usize::from(self.leaves_first(found));
+        let mut open: Vec<(usize, usize)> = (first..found.len()).map(|from| (from, 0)).collect();
         while !open.is_empty() {
             let mut candidates = Vec::new();
             for (from, n_tried) in &mut open {
@@ -515,6 +516,16 @@ impl Search<'_> {
         }
         priced.sort_by_key(|(from, ..)| *from);
         Ok(priced)
+    }
+
+    /// Whether nothing more is tried on the program without any rewrite: it is large, and another one beats it.
+    fn leaves_first(&self, found: &[Attempt]) -> bool {
+        let (first, others) = found.split_first().expect("there is the program as it was");
+        let beats = |other: &Attempt| {
+            let (new, old) = (other.estimated.price, first.estimated.price);
+            new.total < old.total && new.seconds <= old.seconds
+        };
+        self.width(&first.module) < self.options.width && others.iter().any(beats)
     }
 
     /// Whether a form of a rewrite does anything for a program, so that weaker forms may be worth their time.
