@@ -20,7 +20,8 @@
 //! the loop, over the whole batch. Where it depends on little (the number of tokens that count), it is computed before
 //! the loop instead.
 //!
-//! Results are equal up to the order of sums over the batch. Left alone: scheduled modules, modules for several
+//! Results are equal up to the order of sums over the batch; products in up to eight parts are added in their own type. Left
+//! alone: scheduled modules, modules for several
 //! partitions. Requires inlined calls and flat loop state.
 
 mod before;
