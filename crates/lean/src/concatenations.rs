@@ -223,7 +223,8 @@ fn read_pieces(r: &mut Rewriter<'_>, product: InstructionId, whole: usize) -> Op
     }
     match division.of_result {
         Some(d) => Some(r.concatenate(parts, d as i64)),
-        None => parts.into_iter().reduce(|sum, part| r.binary(BinaryOp::Add, sum, part)),
+        // XLA's GPU compiler adds the second operand in the convolution that the first one is, once for each convolution.
+        None => parts.into_iter().reduce(|sum, part| r.binary(BinaryOp::Add, part, sum)),
     }
 }
 
