@@ -11,14 +11,15 @@
 //! kernel also takes in operations on elements that only it needs, and those that follow the result, with reductions of its
 //! rows, as in variances.
 //!
-//! Where the sums of a softmax are read elsewhere too, as by the backward half, XLA's fusion pass computes the exponentials
-//! again in each kernel that reads them, and such a kernel goes on, reductions of its rows included, to where something else
-//! reads its values.
+//! XLA's fusion pass computes a single diamond again in each kernel that reads its result, if several do, and each of them can:
+//! kernels that reduce, or compute element by element. Where one looks up or updates elements, or multiplies the rows as they are,
+//! the result is stored. A kernel that computes the exponentials of a softmax again goes on, reductions of its rows included, to
+//! where something else reads its values.
 //!
 //! Seen in 0.12 on softmax, logarithms of it, and normalizations, with rows of 2 to 16,384 elements: longer ones XLA
 //! reduces in steps. Left alone: other reductions that something else reads too. *Changed* means that there is a new kernel.
 
-use memplan_ir::{FusionKind, InstructionId, Module, Op, Users};
+use memplan_ir::{FusionKind, InstructionId, Module, Op, Opcode, Users};
 use memplan_rewriter::{Context, PassError, PassFn, call_graph, cost};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -95,20 +96,24 @@ impl Search<'_> {
             kernels.insert(root, Kernel { root, members });
             roots.push(root);
         }
-        let found = roots.iter().filter_map(|root| kernels.remove(root));
-        let (again, mut found): (Vec<_>, Vec<_>) = found.partition(|kernel| self.is_computed_again(kernel));
-        for reader in again.iter().flat_map(|kernel| self.kernels_of_readers(kernel, listed, result)) {
+        let rooted: FxHashSet<InstructionId> = kernels.keys().copied().collect();
+        let all = roots.iter().filter_map(|root| kernels.remove(root));
+        let (beginnings, mut found): (Vec<Kernel>, Vec<Kernel>) =
+            all.partition(|kernel| self.is_computed_again(kernel, &rooted));
+        for reader in beginnings.iter().flat_map(|kernel| self.kernels_of_readers(kernel, listed, result)) {
             match found.iter_mut().find(|known| known.members.contains(&reader.root)) {
                 Some(known) if known.root == reader.root => known.members.extend(reader.members),
                 Some(_) => {}
                 None => found.push(reader),
             }
         }
+        let again: FxHashMap<_, _> =
+            beginnings.into_iter().map(|kernel| (kernel.root, kernel.members)).collect();
         let mut taken: FxHashSet<InstructionId> =
             found.iter().flat_map(|kernel| &kernel.members).copied().collect();
         for kernel in &mut found {
             self.add_what_follows(kernel, result, &taken);
-            self.add_what_precedes(kernel);
+            self.add_what_precedes(kernel, &again);
             taken.extend(&kernel.members);
         }
         found
@@ -239,14 +244,38 @@ impl Search<'_> {
         self.users.of(id).iter().all(|user| members.contains(user))
     }
 
-    /// Whether a kernel is the beginning of a softmax whose sums the backward half reads, too: XLA's fusion pass computes it
-    /// again in each of its readers, so that it is none of its own.
-    fn is_computed_again(&self, kernel: &Kernel) -> bool {
+    /// Whether a kernel is the beginning of a softmax whose rows several kernels read: XLA computes it again in each of
+    /// them, so that it is none of its own. Kernels that look up or update elements cannot do that.
+    fn is_computed_again(&self, kernel: &Kernel, rooted: &FxHashSet<InstructionId>) -> bool {
         let is_reduce = |&&id: &&InstructionId| matches!(self.module.instructions[id].op, Op::Reduce { .. });
-        let &[reader] = self.users.of(kernel.root) else { return false };
-        kernel.members.iter().filter(is_reduce).count() == 1
-            && cost::is_pointwise(self.module, reader)
-            && self.users.of(reader).len() > 1
+        if kernel.members.iter().filter(is_reduce).count() != 1 {
+            return false;
+        }
+        let mut seen = FxHashSet::from_iter([kernel.root]);
+        // With whether several kernels read what it is computed from.
+        let mut open = vec![(kernel.root, false)];
+        let mut is_for_several = false;
+        while let Some((id, is_of_one)) = open.pop() {
+            let is_fork = self.users.of(id).len() > 1;
+            is_for_several |= is_fork;
+            for &user in self.users.of(id) {
+                let op = &self.module.instructions[user].op;
+                let is_view = matches!(op, Op::Reshape { .. });
+                let is_taken_in = is_view || cost::is_pointwise(self.module, user);
+                let is_end = match op {
+                    Op::Dot(_) | Op::Transpose { .. } => is_of_one,
+                    Op::Tuple | Op::Reduce { .. } => true,
+                    _ => false,
+                };
+                if !is_taken_in && !is_end || seen.len() > MAX_MEMBERS {
+                    return false;
+                }
+                if is_taken_in && !rooted.contains(&user) && seen.insert(user) {
+                    open.push((user, is_of_one || is_fork && !is_view));
+                }
+            }
+        }
+        is_for_several
     }
 
     /// The kernels that compute the beginning of a softmax again: those of its sums, and those of values that are computed,
@@ -257,7 +286,10 @@ impl Search<'_> {
         listed: &[InstructionId],
         result: InstructionId,
     ) -> Vec<Kernel> {
-        let exponential = self.users.of(beginning.root)[0];
+        let &[exponential] = self.users.of(beginning.root) else { return Vec::new() };
+        if self.module.instructions[exponential].op.opcode() != Opcode::Exponential {
+            return Vec::new();
+        }
         let is_of_kernels = |id: InstructionId| {
             let instruction = &self.module.instructions[id];
             let moves_nothing =
@@ -330,8 +362,13 @@ impl Search<'_> {
         }
     }
 
-    /// Adds operations on elements that only the kernel reads, and what it reads repeatedly.
-    fn add_what_precedes(&self, kernel: &mut Kernel) {
+    /// Adds operations on elements that only the kernel reads, what it reads repeatedly, and the kernels that it computes
+    /// again.
+    fn add_what_precedes(
+        &self,
+        kernel: &mut Kernel,
+        again: &FxHashMap<InstructionId, FxHashSet<InstructionId>>,
+    ) {
         let mut open: Vec<InstructionId> = kernel.members.iter().copied().collect();
         open.sort_unstable();
         while let Some(member) = open.pop() {
@@ -339,11 +376,17 @@ impl Search<'_> {
                 let op = &self.module.instructions[operand].op;
                 let is_repeated = matches!(op, Op::Broadcast { .. });
                 let joins = is_repeated
+                    || again.contains_key(&operand)
                     || cost::is_pointwise(self.module, operand)
                         && self.module.instructions[operand].control_predecessors.is_empty()
                         && self.is_only_for(operand, &kernel.members);
                 if joins && kernel.members.len() < MAX_MEMBERS && kernel.members.insert(operand) {
+                    let with_it = again.get(&operand).into_iter().flatten().copied();
+                    let mut new: Vec<InstructionId> =
+                        with_it.filter(|&id| kernel.members.insert(id)).collect();
+                    new.sort_unstable();
                     open.push(operand);
+                    open.extend(new);
                 }
             }
         }
