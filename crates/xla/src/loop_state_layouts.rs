@@ -10,6 +10,9 @@
 //! order of caches of keys and values, and the whole caches are transposed before and after the loop. Here layouts are
 //! row-major, so dimensions change places instead. Seen in 0.12 on XLA GPU, on decoders with a loop over layers.
 //!
+//! A slice may be updated before it is read, and stored again after that. State that a loop only writes lies as its rows are
+//! computed (`reduction-layouts`), if those are transposed to become rows.
+//!
 //! The same holds for state that is only read, if it is read as a whole, like the kernels of convolutions in a loop over
 //! parts of a batch, or if what is read is gathered from all devices (`collective-layouts`).
 //!
@@ -59,16 +62,16 @@ struct State {
     /// Where the body takes it from its parameter.
     elements: Vec<InstructionId>,
     updates: Vec<InstructionId>,
-    reads: Vec<Read>,
+    /// Slices of the first dimension, and the reshapes that drop it.
+    slices: Vec<[InstructionId; 2]>,
+    /// Updates of such slices.
+    row_updates: Vec<InstructionId>,
+    /// Slices that are stored again.
+    rows: Vec<InstructionId>,
+    /// Transposes of the state, or of slices of it.
+    reads: Vec<InstructionId>,
     /// Where the results of the loop are taken.
     results: Vec<InstructionId>,
-}
-
-/// A transpose of the state, or of a slice of it.
-struct Read {
-    /// The slice, and the reshape that drops its first dimension.
-    slice: Option<[InstructionId; 2]>,
-    transpose: InstructionId,
 }
 
 impl State {
@@ -108,11 +111,14 @@ impl State {
             shape,
             elements,
             updates: Vec::new(),
+            slices: Vec::new(),
+            row_updates: Vec::new(),
+            rows: Vec::new(),
             reads: Vec::new(),
             results,
         };
         state.follow(module, users, body)?;
-        (state.is_read_whole() || is_given(module, given)).then_some(state)
+        (state.is_read_whole() || state.reads.is_empty() || is_given(module, given)).then_some(state)
     }
 
     /// Collects all uses in the body; `None` where one of them does not fit.
@@ -137,46 +143,81 @@ impl State {
                     Op::DynamicSlice { slice_sizes } if slice_sizes[0] == 1 => {
                         self.read_slice(module, users, user)?
                     }
+                    Op::Transpose { dimensions } => self.read(module, user, dimensions.iter().copied())?,
+                    _ => return None,
+                }
+            }
+        }
+        let is_stored_here = |&row: &InstructionId| {
+            let is_update = |user: &InstructionId| self.updates.contains(user);
+            users.of(row).iter().all(|user| is_update(user) && module.instructions[*user].operands[1] == row)
+        };
+        self.rows.iter().all(is_stored_here).then_some(())?;
+        let result = module.instructions[root].operands[self.index as usize];
+        let is_gathered = |&read: &InstructionId| is_gathered(module, users, read);
+        let is_stored = self.updates.contains(&result)
+            || self.elements.contains(&result)
+                && (self.is_read_whole() || self.reads.iter().all(is_gathered));
+        if self.reads.is_empty() {
+            self.order = self.order_of_rows(module)?;
+        }
+        is_stored.then_some(())
+    }
+
+    /// The order in which rows are computed that only what follows the loop reads, where they are transposed to become
+    /// rows; `None` if they are not.
+    fn order_of_rows(&self, module: &Module) -> Option<Dimensions> {
+        let mut orders = self.updates.iter().map(|&id| {
+            let transpose = transposed_row(module, id)?;
+            let Op::Transpose { dimensions } = &module.instructions[transpose].op else { return None };
+            Some([0].into_iter().chain(inverse(dimensions).into_iter().map(|d| d + 1)).collect())
+        });
+        let order: Dimensions = orders.next()??;
+        (!order.is_sorted() && orders.all(|other| other.as_ref() == Some(&order))).then_some(order)
+    }
+
+    fn is_read_whole(&self) -> bool {
+        self.updates.is_empty() && self.slices.is_empty()
+    }
+
+    /// A slice, of which the first dimension is dropped before it is transposed, perhaps after an update of it, which may
+    /// be stored again.
+    fn read_slice(&mut self, module: &Module, users: &Users, slice: InstructionId) -> Option<()> {
+        let &[reshape] = users.of(slice) else { return None };
+        let dimensions = |id| module.shape(id).as_array().map(|array| &array.dimensions[..]);
+        let drops_first = matches!(module.instructions[reshape].op, Op::Reshape { .. })
+            && dimensions(reshape)? == &dimensions(slice)?[1..];
+        drops_first.then_some(())?;
+        self.slices.push([slice, reshape]);
+        let mut rows = vec![reshape];
+        while let Some(row) = rows.pop() {
+            for &user in users.of(row) {
+                let instruction = &module.instructions[user];
+                let n_uses = instruction.operands.iter().filter(|&&operand| operand == row).count();
+                match &instruction.op {
                     Op::Transpose { dimensions } => {
-                        self.read(module, Read { slice: None, transpose: user }, dimensions.iter().copied())?
+                        let order = [0].into_iter().chain(dimensions.iter().map(|d| d + 1));
+                        self.read(module, user, order)?;
+                    }
+                    Op::DynamicUpdateSlice if instruction.operands[0] == row && n_uses == 1 => {
+                        self.row_updates.push(user);
+                        rows.push(user);
+                    }
+                    Op::Reshape { .. } if dimensions(user)?.split_first() == Some((&1, dimensions(row)?)) => {
+                        self.rows.push(user);
                     }
                     _ => return None,
                 }
             }
         }
-        let result = module.instructions[root].operands[self.index as usize];
-        let is_gathered = |read: &Read| is_gathered(module, users, read.transpose);
-        let is_stored = self.updates.contains(&result)
-            || self.elements.contains(&result)
-                && (self.is_read_whole() || self.reads.iter().all(is_gathered));
-        (is_stored && !self.reads.is_empty()).then_some(())
-    }
-
-    fn is_read_whole(&self) -> bool {
-        self.updates.is_empty() && self.reads.iter().all(|read| read.slice.is_none())
-    }
-
-    /// A slice, of which the first dimension is dropped before it is transposed.
-    fn read_slice(&mut self, module: &Module, users: &Users, slice: InstructionId) -> Option<()> {
-        let only_user = |id| match users.of(id) {
-            &[user] => Some(user),
-            _ => None,
-        };
-        let reshape = only_user(slice)?;
-        let transpose = only_user(reshape)?;
-        let dimensions = |id| module.shape(id).as_array().map(|array| &array.dimensions[..]);
-        let drops_first = matches!(module.instructions[reshape].op, Op::Reshape { .. })
-            && dimensions(reshape)? == &dimensions(slice)?[1..];
-        let Op::Transpose { dimensions: order } = &module.instructions[transpose].op else { return None };
-        let order = [0].into_iter().chain(order.iter().map(|d| d + 1));
-        drops_first.then(|| self.read(module, Read { slice: Some([slice, reshape]), transpose }, order))?
+        Some(())
     }
 
     /// Notes a read; `None` where others are in another order, or it is no transpose that moves bytes.
-    fn read(&mut self, module: &Module, read: Read, order: impl Iterator<Item = i64>) -> Option<()> {
+    fn read(&mut self, module: &Module, read: InstructionId, order: impl Iterator<Item = i64>) -> Option<()> {
         let order: Dimensions = order.collect();
         let is_first = self.reads.is_empty();
-        if cost::moves_no_bytes(module, read.transpose) || !is_first && order != self.order {
+        if cost::moves_no_bytes(module, read) || !is_first && order != self.order {
             return None;
         }
         self.order = order;
@@ -194,22 +235,38 @@ impl State {
             ArrayShape::new(self.shape.element_type, self.permuted(&self.shape.dimensions)).into();
         let (body, condition) = (module.instructions[of].called[0], module.instructions[of].called[1]);
         self.elements.iter().for_each(|&id| module.set_shape(id, stored.clone()));
+        let row_order: Dimensions = self.order.iter().skip(1).map(|d| d - 1).collect();
         for &id in &self.updates {
-            let [update, starts] = [1, 2].map(|at| module.instructions[id].operands[at..].to_vec());
-            let update =
-                Cursor::unlisted(module, names, body).transpose(update[0], self.order.iter().copied());
-            let instruction = &mut module.instructions[id];
-            instruction.operands[1] = update;
-            for (at, &d) in self.order.iter().enumerate() {
-                instruction.operands[2 + at] = starts[d as usize];
-            }
-            module.set_shape(id, stored.clone());
+            let update = module.instructions[id].operands[1];
+            let row = transposed_row(module, id).filter(|_| self.reads.is_empty());
+            let mut at = Cursor::unlisted(module, names, body);
+            let update = match row {
+                _ if self.rows.contains(&update) => update,
+                Some(transpose) => {
+                    let extents = at.module().shape(update).as_array().expect("a row is an array");
+                    let extents = self.permuted(&extents.dimensions);
+                    let row = at.module().instructions[transpose].operands[0];
+                    at.reshape(row, extents)
+                }
+                None => at.transpose(update, self.order.iter().copied()),
+            };
+            update_in_order(module, id, update, &self.order);
         }
-        for read in &self.reads {
-            if let Some(slice) = read.slice {
-                self.slice_as_stored(module, slice, read.transpose);
-            }
-            module.instructions[read.transpose].op = Op::Reshape { inferred_dimension: None };
+        for &slice in &self.slices {
+            self.slice_as_stored(module, slice);
+        }
+        for &id in &self.row_updates {
+            let update = module.instructions[id].operands[1];
+            let update = Cursor::unlisted(module, names, body).transpose(update, row_order.iter().copied());
+            update_in_order(module, id, update, &row_order);
+        }
+        for &id in &self.rows {
+            let array = module.shape(id).as_array().expect("a row is an array");
+            let shape = ArrayShape::new(array.element_type, self.permuted(&array.dimensions));
+            module.set_shape(id, shape.into());
+        }
+        for &read in &self.reads {
+            module.instructions[read].op = Op::Reshape { inferred_dimension: None };
         }
         self.store_outside(module, names, &stored);
         for computation in [module.instructions[of].parent, body] {
@@ -230,12 +287,7 @@ impl State {
         tuples.into_iter().for_each(|id| in_tuple(module, id));
     }
 
-    fn slice_as_stored(
-        &self,
-        module: &mut Module,
-        [slice, reshape]: [InstructionId; 2],
-        transpose: InstructionId,
-    ) {
+    fn slice_as_stored(&self, module: &mut Module, [slice, reshape]: [InstructionId; 2]) {
         let starts = module.instructions[slice].operands[1..].to_vec();
         let instruction = &mut module.instructions[slice];
         let Op::DynamicSlice { slice_sizes } = &mut instruction.op else { unreachable!("a slice is read") };
@@ -244,9 +296,9 @@ impl State {
         for (at, &d) in self.order.iter().enumerate() {
             instruction.operands[1 + at] = starts[d as usize];
         }
+        let row = ArrayShape::new(self.shape.element_type, sizes[1..].iter().copied());
         module.set_shape(slice, ArrayShape::new(self.shape.element_type, sizes).into());
-        let read = module.shape(transpose).clone();
-        module.set_shape(reshape, read);
+        module.set_shape(reshape, row.into());
     }
 
     /// Transposes what the loop begins with, and its results.
@@ -267,6 +319,29 @@ impl State {
             instruction.operands = [element].into_iter().collect();
         }
     }
+}
+
+/// Updates an array whose dimensions are in another order.
+fn update_in_order(module: &mut Module, id: InstructionId, update: InstructionId, order: &Dimensions) {
+    let array = module.shape(id).as_array().expect("an array is updated").clone();
+    let starts = module.instructions[id].operands[2..].to_vec();
+    let instruction = &mut module.instructions[id];
+    instruction.operands[1] = update;
+    for (at, &d) in order.iter().enumerate() {
+        instruction.operands[2 + at] = starts[d as usize];
+    }
+    let extents = order.iter().map(|&d| array.dimensions[d as usize]);
+    module.set_shape(id, Shape::array(array.element_type, extents));
+}
+
+/// The transpose that makes the row of an update, but for a first dimension of one element.
+fn transposed_row(module: &Module, update: InstructionId) -> Option<InstructionId> {
+    let row = module.instructions[update].operands[1];
+    let Op::Reshape { .. } = module.instructions[row].op else { return None };
+    let transpose = module.instructions[row].operands[0];
+    let dimensions = |id| module.shape(id).as_array().map(|array| &array.dimensions[..]);
+    let is_row = dimensions(row)?.split_first() == Some((&1, dimensions(transpose)?));
+    (is_row && matches!(module.instructions[transpose].op, Op::Transpose { .. })).then_some(transpose)
 }
 
 /// Whether a value is what the caller of the computation gives.
