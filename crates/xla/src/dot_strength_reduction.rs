@@ -10,7 +10,7 @@
 //!
 //! XLA's GPU compiler does this while it simplifies, before it makes matrices of what products read. So a step of decoding
 //! reads its cache as it lies, in one kernel (seen on jaxlib 0.12.0.1). An operand is a vector if each of its dimensions is
-//! a batch or summed. Left alone: products with more than [`DotStrengthReduction::max_size`] for each batch, and integers.
+//! a batch or summed, or has one element. Left alone: products with more than [`DotStrengthReduction::max_size`] for each batch, and integers.
 //! *Changed* means that there was such a product.
 
 use memplan_ir::{
@@ -73,18 +73,22 @@ fn reduce(
         (r.operand(id, 1), &numbers.rhs_batch, &numbers.rhs_contracting),
     ];
     let is_vector = |&&(operand, batch, summed): &&(InstructionId, &Dimensions, &Dimensions)| {
-        r.array(operand).is_some_and(|array| array.rank() == batch.len() + summed.len())
+        let is_used = |d: i64| batch.contains(&d) || summed.contains(&d);
+        r.dimensions(operand)
+            .is_some_and(|extents| (0..).zip(extents).all(|(d, extent)| extent == 1 || is_used(d)))
     };
     let place = sides.iter().position(|side| is_vector(&side))?;
     let ((vector, of_vector, sums_of_vector), (matrix, batch, summed)) = (sides[place], sides[1 - place]);
-    let (from, to) = (r.array(vector)?.clone(), r.array(matrix)?.clone());
+    let to = r.array(matrix)?.clone();
+    let (vector, of_vector, sums_of_vector) = without_others(r, vector, of_vector, sums_of_vector)?;
+    let from = r.array(vector)?.clone();
     let result = r.array(id)?.clone();
     if !to.element_type.is_floating() || from.element_type != to.element_type {
         return None;
     }
     let others: Vec<i64> =
         (0..to.rank() as i64).filter(|d| !batch.contains(d) && !summed.contains(d)).collect();
-    let extents = others.iter().chain(summed.iter()).map(|&d| to.dimensions[d as usize] as u64);
+    let extents = others.iter().chain(summed).map(|&d| to.dimensions[d as usize] as u64);
     if extents.fold(1u64, u64::saturating_mul) >= rules.max_size {
         return None;
     }
@@ -111,7 +115,30 @@ fn reduce(
     let order: Dimensions =
         wanted.map(|d| left.iter().position(|other| other == d).map(|i| i as i64)).collect::<Option<_>>()?;
     let sum = r.transposed(sum, &order)?;
-    convert(r, sum, result.element_type)
+    let sum = convert(r, sum, result.element_type)?;
+    match r.dimensions(sum)? == result.dimensions {
+        true => Some(sum),
+        false => Some(r.emit(Op::Reshape { inferred_dimension: None }, [sum], Shape::Array(result))),
+    }
+}
+
+/// A vector without dimensions, of one element, that are neither batches nor summed, and the numbers of those.
+fn without_others(
+    r: &mut Rewriter<'_>,
+    vector: InstructionId,
+    batch: &Dimensions,
+    summed: &Dimensions,
+) -> Option<(InstructionId, Dimensions, Dimensions)> {
+    let array = r.array(vector)?.clone();
+    let used: Vec<i64> =
+        (0..array.rank() as i64).filter(|d| batch.contains(d) || summed.contains(d)).collect();
+    if used.len() == array.rank() {
+        return Some((vector, batch.clone(), summed.clone()));
+    }
+    let shape = Shape::array(array.element_type, used.iter().map(|&d| array.dimensions[d as usize]));
+    let squeezed = r.emit(Op::Reshape { inferred_dimension: None }, [vector], shape);
+    let place = |d: &i64| used.iter().position(|other| other == d).expect("it is used") as i64;
+    Some((squeezed, batch.iter().map(place).collect(), summed.iter().map(place).collect()))
 }
 
 fn convert(r: &mut Rewriter<'_>, x: InstructionId, to: ElementType) -> Option<InstructionId> {
