@@ -16,6 +16,12 @@ impl Grouper<'_> {
             if class == CostClass::Cheap && self.is_better_as_view(id, kernels) {
                 return Err(Verdict::View);
             }
+            if kernels.len() > 1
+                && self.target.fusion.dot.by_strides
+                && strides::adds_product(self.module, self.users, id)
+            {
+                return Err(Verdict::OfProduct);
+            }
             for (&kernel, usage) in kernels.iter().zip(usages) {
                 self.check_kernel(id, class, kernel, usage, kernels.len())?;
             }

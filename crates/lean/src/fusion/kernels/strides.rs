@@ -10,7 +10,7 @@
 //! same order. The roles of dimensions are tracked through reshapes and elementwise operations; any other operation
 //! counts as one stretch.
 
-use memplan_ir::{DotOperand, ElementType, InstructionId, Module, Op, Users};
+use memplan_ir::{BinaryOp, DotOperand, ElementType, Instruction, InstructionId, Module, Op, Users};
 use memplan_rewriter::cost;
 use smallvec::SmallVec;
 
@@ -94,7 +94,7 @@ pub(super) fn is_followed_by_chain(
         }
         let (chain, others): (Vec<_>, Vec<_>) =
             instruction.operands.iter().copied().partition(|&operand| operand == at);
-        if chain.len() != 1 || !others.iter().all(|&operand| is_in_memory(module, operand)) {
+        if chain.len() != 1 || !others.iter().all(|&operand| is_in_memory(module, users, operand)) {
             return false;
         }
         at = user;
@@ -102,13 +102,30 @@ pub(super) fn is_followed_by_chain(
 }
 
 /// Whether no loop of elements computes a value, but for repeating one, or for looking at it in another order.
-fn is_in_memory(module: &Module, mut id: InstructionId) -> bool {
+fn is_in_memory(module: &Module, users: &Users, mut id: InstructionId) -> bool {
     while let Op::Broadcast { .. } | Op::Reshape { .. } | Op::Bitcast | Op::Transpose { .. } =
         module.instructions[id].op
     {
         id = module.instructions[id].operands[0];
     }
-    !cost::is_pointwise(module, id) && !matches!(module.instructions[id].op, Op::Slice { .. })
+    (!cost::is_pointwise(module, id) || adds_product(module, users, id))
+        && !matches!(module.instructions[id].op, Op::Slice { .. })
+}
+
+/// Whether a sum is one of a product that nothing else reads and of what was before, as after each layer of a network. The
+/// product's kernel computes and stores it.
+pub(super) fn adds_product(module: &Module, users: &Users, sum: InstructionId) -> bool {
+    let Instruction { op, operands, .. } = &module.instructions[sum];
+    let is_product = |&operand: &InstructionId| {
+        let mut id = operand;
+        while let Op::Reshape { .. } | Op::Bitcast = module.instructions[id].op
+            && users.of(id).len() == 1
+        {
+            id = module.instructions[id].operands[0];
+        }
+        users.of(id).len() == 1 && matches!(module.instructions[id].op, Op::Dot(_))
+    };
+    *op == Op::Binary(BinaryOp::Add) && operands.iter().any(is_product)
 }
 
 /// The only user of a value, if it is in the kernel.
