@@ -266,7 +266,9 @@ impl Grouper<'_> {
     /// computes exponentials again.
     fn is_softmax_exponential(&self, id: InstructionId) -> bool {
         let op = |id: InstructionId| &self.module.instructions[id].op;
-        let is_renamed = |id: &InstructionId| matches!(op(*id), Op::Reshape { .. } | Op::Bitcast);
+        let is_renamed = |id: &InstructionId| {
+            matches!(op(*id), Op::Reshape { .. } | Op::Bitcast) || op(*id).opcode() == Opcode::Abs
+        };
         let is_log = |id: &InstructionId| op(*id).opcode() == Opcode::Log;
         let is_logged = |sum: InstructionId| {
             let users = self.users.of(sum);
