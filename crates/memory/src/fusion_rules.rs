@@ -56,7 +56,8 @@ pub struct FusionRules {
     /// An exponential that is added up, as in softmax but not in its logarithm, is stored where more kernels than this read
     /// it; nothing where it is computed in each as any other operation.
     pub softmax_readers: Option<usize>,
-    /// Whether the kernel of a gather computes the elements that it looks up; else they are in memory.
+    /// Whether the kernel of a gather computes the elements that it looks up, and other kernels what it finds; else both
+    /// are in memory.
     pub gather_prologue: bool,
     /// Dots.
     pub dot: ContractionRules,

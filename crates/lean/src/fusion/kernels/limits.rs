@@ -42,6 +42,10 @@ impl Grouper<'_> {
         if matches!(class, CostClass::Free | CostClass::Opaque) {
             return Err(Verdict::Producer(self.module.instructions[id].opcode()));
         }
+        let is_gather = matches!(self.module.instructions[id].op, Op::Gather(_));
+        if is_gather && !self.target.fusion.gather_prologue {
+            return Err(Verdict::Producer(Opcode::Gather));
+        }
         if id == self.root {
             return Err(Verdict::Result);
         }

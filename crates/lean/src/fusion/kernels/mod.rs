@@ -39,7 +39,7 @@ mod strides;
 
 use cranelift_entity::{EntitySet, SecondaryMap};
 use memplan_analysis::CallGraph;
-use memplan_ir::{ComputationId, InstructionId, Module, ShapeIndex, Users};
+use memplan_ir::{ComputationId, InstructionId, Module, Opcode, ShapeIndex, Users};
 use memplan_memory::{FusionGoal, Target};
 use memplan_rewriter::cost::{self, CostClass, Hero};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -115,8 +115,8 @@ struct Grouper<'a> {
     spans: merge::Spans,
     /// The dependencies of the current computation.
     needs: needs::Needs,
-    /// Values that are not computed in the kernel of the column reduction that reads them.
-    kept_from_columns: EntitySet<InstructionId>,
+    /// Values that are in memory for those who read them: what column reductions do not compute, and what is looked up.
+    kept_from_readers: EntitySet<InstructionId>,
     /// Values whose kernel would read an array across its rows.
     reads_across: EntitySet<InstructionId>,
     /// Instructions that others must run after.
@@ -153,7 +153,7 @@ impl<'a> Grouper<'a> {
             positions: SecondaryMap::new(),
             spans: merge::Spans::default(),
             needs: needs::Needs::default(),
-            kept_from_columns: EntitySet::new(),
+            kept_from_readers: EntitySet::new(),
             reads_across: EntitySet::new(),
             is_control_predecessor: EntitySet::new(),
             has_given_up: module
@@ -210,8 +210,8 @@ impl<'a> Grouper<'a> {
             return;
         }
         self.note(id, verdict);
-        if verdict == Verdict::FewColumns {
-            self.kept_from_columns.insert(id);
+        if matches!(verdict, Verdict::FewColumns | Verdict::Producer(Opcode::Gather)) {
+            self.kept_from_readers.insert(id);
         }
         let rank = match verdict {
             Verdict::Fused { .. } => {

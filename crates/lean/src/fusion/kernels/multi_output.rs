@@ -147,7 +147,7 @@ impl Grouper<'_> {
         let [a, b] = pair.map(|kernel| &self.grouping.kernels[kernel]);
         let (Some(of_a), Some(of_b)) = (self.loop_to_join(a), self.loop_to_join(b)) else { return false };
         let is_kept_apart = |kernel: &Kernel, other: &Kernel| {
-            let is_kept = |&&root: &&InstructionId| self.kept_from_columns.contains(root);
+            let is_kept = |&&root: &&InstructionId| self.kept_from_readers.contains(root);
             kernel.roots.iter().filter(is_kept).any(|root| other.operands.contains(root))
         };
         let n_reductions = |kernel: &Kernel| {

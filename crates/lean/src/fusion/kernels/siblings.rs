@@ -235,7 +235,7 @@ impl Grouper<'_> {
             kernel
                 .roots
                 .iter()
-                .any(|&root| self.kept_from_columns.contains(root) && other.operands.contains(&root))
+                .any(|&root| self.kept_from_readers.contains(root) && other.operands.contains(&root))
         };
         let can_be_one = loop_a.space.agrees_with(&loop_b.space)
             && !is_kept_apart(first, second)
