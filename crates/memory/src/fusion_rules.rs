@@ -59,6 +59,8 @@ pub struct FusionRules {
     /// Whether the kernel of a gather computes the elements that it looks up, and other kernels what it finds; else both
     /// are in memory.
     pub gather_prologue: bool,
+    /// Whether a kernel that pads an array computes what it pads; else that is in memory.
+    pub pad_prologue: bool,
     /// Dots.
     pub dot: ContractionRules,
     /// Convolutions.
@@ -192,6 +194,7 @@ impl Default for FusionRules {
             expensive: Vec::new(),
             softmax_readers: None,
             gather_prologue: true,
+            pad_prologue: true,
             dot: ContractionRules::default(),
             convolution: ContractionRules::default(),
             row_block_bytes: Bytes::ZERO,

@@ -81,8 +81,12 @@ impl Grouper<'_> {
             if updated_operands(instruction).contains(&id) {
                 return Err(Verdict::UpdatedInPlace(opcode));
             }
-            let is_looked_up = opcode == Opcode::Gather && instruction.operands[0] == id;
-            if is_looked_up && !self.target.fusion.gather_prologue {
+            let has_prologue = match opcode {
+                Opcode::Gather => self.target.fusion.gather_prologue,
+                Opcode::Pad => self.target.fusion.pad_prologue,
+                _ => true,
+            };
+            if instruction.operands[0] == id && !has_prologue {
                 return Err(Verdict::Prologue(opcode));
             }
         }
