@@ -170,6 +170,8 @@ pub struct ContractionRules {
     /// How many bytes more an operation on the way in may read than it makes, and the kernel may store than it multiplies
     /// to; left out: any number.
     pub tolerance: Option<Bytes>,
+    /// Of dots: whether the kernel of one may compute another that only it reads, and so may that of a reduction.
+    pub nested: bool,
     /// The name of the code generator, which goes into the fusion's `backend_config`; empty: the target's usual one.
     pub kernel: String,
 }

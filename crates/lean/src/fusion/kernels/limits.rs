@@ -133,6 +133,9 @@ impl Grouper<'_> {
                 if count > 1 {
                     return Err(Verdict::Expensive { opcode, kernels: count });
                 }
+                if self.is_nested(id, hero, kernel, usage) {
+                    return self.check_in_place(id, kernel);
+                }
                 if kernel.hero.is_some()
                     || !usage.bijective
                     || usage.evaluations > 1
@@ -186,6 +189,27 @@ impl Grouper<'_> {
             return Err(Verdict::Operands { operands });
         }
         self.check_in_place(id, kernel)
+    }
+
+    /// Whether the kernel of a product or reduction computes a product that it reads, element for element.
+    fn is_nested(&self, id: InstructionId, hero: Hero, kernel: &Kernel, usage: &Usage) -> bool {
+        let is_alone = || {
+            let is_hero = |member: &&InstructionId| matches!(self.classes[**member], CostClass::Hero(_));
+            kernel.members.iter().filter(is_hero).count() == 1
+        };
+        hero == Hero::Dot
+            && self.target.fusion.dot.nested
+            && matches!(kernel.hero, Some((outer, Hero::Dot | Hero::Reduction))
+                if usage.indexers.iter().all(|&indexer| indexer == outer))
+            && self.is_loaded_in_order(id, kernel)
+            && is_alone()
+    }
+
+    /// Whether the loader of a kernel finds the elements of an operation in the order in which they are in memory: the
+    /// kernel does not copy them into another layout.
+    fn is_loaded_in_order(&self, id: InstructionId, kernel: &Kernel) -> bool {
+        let op = |id: InstructionId| &self.module.instructions[id].op;
+        !self.users.of(id).iter().any(|user| *op(*user) == Op::Copy && kernel.usages.contains_key(user))
     }
 
     /// Whether an operation takes longer than moving its result, written once and read twice.

@@ -300,7 +300,9 @@ impl<'a> Grouper<'a> {
         kernel.members.push(id);
         kernel.usages.insert(id, usage);
         if let CostClass::Hero(hero) = self.classes[id] {
-            kernel.hero = Some((id, hero));
+            // A product that another one computes for itself is not what the kernel is built around.
+            let is_nested = matches!(kernel.hero, Some((_, Hero::Dot | Hero::Convolution)));
+            kernel.hero = kernel.hero.filter(|_| is_nested).or(Some((id, hero)));
         }
     }
 
