@@ -61,6 +61,8 @@ pub struct FusionRules {
     pub gather_prologue: bool,
     /// Whether a kernel that pads an array computes what it pads; else that is in memory.
     pub pad_prologue: bool,
+    /// Whether what the kernel of a product can end with is stored by it, rather than computed by each of several readers.
+    pub ends_products_first: bool,
     /// Dots.
     pub dot: ContractionRules,
     /// Convolutions.
@@ -197,6 +199,7 @@ impl Default for FusionRules {
             softmax_readers: None,
             gather_prologue: true,
             pad_prologue: true,
+            ends_products_first: false,
             dot: ContractionRules::default(),
             convolution: ContractionRules::default(),
             row_block_bytes: Bytes::ZERO,

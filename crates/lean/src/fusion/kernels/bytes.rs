@@ -88,7 +88,7 @@ impl Grouper<'_> {
 
     /// Whether an operand is a product whose kernel could end with the computation of `id`: everything else that is made
     /// of the product is made row by row, and read by `id` alone. Takes a bounded number of steps.
-    fn could_end_product(&self, id: InstructionId, operand: InstructionId) -> bool {
+    pub(super) fn could_end_product(&self, id: InstructionId, operand: InstructionId) -> bool {
         let product = &self.module.instructions[operand];
         let rules = match product.op {
             Op::Dot(_) => &self.target.fusion.dot,

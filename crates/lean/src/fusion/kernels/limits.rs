@@ -160,6 +160,16 @@ impl Grouper<'_> {
                 let is_stored_softmax =
                     rules.softmax_readers.is_some_and(|most| count > most) && self.is_softmax_exponential(id);
                 let is_long = self.is_slow_again(id, usage.evaluations);
+                let ended = |operand: &&InstructionId| {
+                    self.bytes[id] <= self.bytes[**operand] && self.could_end_product(id, **operand)
+                };
+                let operands = &self.module.instructions[id].operands;
+                if count > 1
+                    && rules.ends_products_first
+                    && let Some(&product) = operands.iter().find(ended)
+                {
+                    return Err(Verdict::EndsProduct(self.module.instructions[product].opcode()));
+                }
                 if is_kept_out || is_slow || is_stored_softmax || is_long || is_twice && self.is_expensive(id)
                 {
                     return Err(Verdict::Expensive { opcode, kernels: count });
