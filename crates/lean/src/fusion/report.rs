@@ -77,9 +77,6 @@ pub enum Verdict {
         /// How many kernels would compute it.
         kernels: usize,
     },
-    /// The kernel of a product computes it before others could.
-    #[error("not fused: the kernel of a product computes it")]
-    OfProduct,
     /// The target has no kernel that goes on after this operation.
     #[error("not fused: the target has no {0} with such an epilogue")]
     Epilogue(Opcode),

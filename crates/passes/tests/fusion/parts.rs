@@ -40,7 +40,10 @@ fn programs_of_jax_keep_their_meaning_in_parts() {
         run(&mut before, &passes, &Context { target: &target() }, RunOptions::default()).unwrap();
         let (after, is_cut) = in_parts(&program.name, &before, 2);
         if is_cut {
-            numbers::check_same(&before, &after);
+            // Gradients of two parts are added in their own type, in `bf16` with one more rounding.
+            let is_narrow = program.name.starts_with("half_precision");
+            let tolerance = if is_narrow { 2f64.powi(-7) } else { numbers::TOLERANCE };
+            numbers::check_same_within(&before, &after, tolerance);
             cut.push(program.name.clone());
         }
     }

@@ -16,12 +16,6 @@ impl Grouper<'_> {
             if class == CostClass::Cheap && self.is_better_as_view(id, kernels) {
                 return Err(Verdict::View);
             }
-            if kernels.len() > 1
-                && self.target.fusion.dot.by_strides
-                && strides::adds_product(self.module, self.users, id)
-            {
-                return Err(Verdict::OfProduct);
-            }
             for (&kernel, usage) in kernels.iter().zip(usages) {
                 self.check_kernel(id, class, kernel, usage, kernels.len())?;
             }
@@ -160,15 +154,11 @@ impl Grouper<'_> {
                 let is_stored_softmax =
                     rules.softmax_readers.is_some_and(|most| count > most) && self.is_softmax_exponential(id);
                 let is_long = self.is_slow_again(id, usage.evaluations);
-                let ended = |operand: &&InstructionId| {
-                    self.bytes[id] <= self.bytes[**operand] && self.could_end_product(id, **operand)
-                };
-                let operands = &self.module.instructions[id].operands;
                 if count > 1
                     && rules.ends_products_first
-                    && let Some(&product) = operands.iter().find(ended)
+                    && let Some(product) = self.product_ended_by(id)
                 {
-                    return Err(Verdict::EndsProduct(self.module.instructions[product].opcode()));
+                    return Err(Verdict::EndsProduct(product));
                 }
                 if is_kept_out || is_slow || is_stored_softmax || is_long || is_twice && self.is_expensive(id)
                 {
@@ -199,6 +189,15 @@ impl Grouper<'_> {
             return Err(Verdict::Operands { operands });
         }
         self.check_in_place(id, kernel)
+    }
+
+    /// The product whose kernel could end with an operation, which takes no more bytes than what it multiplies to.
+    fn product_ended_by(&self, id: InstructionId) -> Option<Opcode> {
+        let operands = self.module.instructions[id].operands.iter().copied();
+        let mut ended = operands
+            .filter(|&operand| self.bytes[id] <= self.bytes[operand] && self.could_end_product(id, operand));
+        let adds = || strides::adds_product(self.module, self.users, id).then_some(Opcode::Dot);
+        ended.next().map(|product| self.module.instructions[product].opcode()).or_else(adds)
     }
 
     /// Whether the kernel of a product or reduction computes a product that it reads, element for element.
