@@ -219,7 +219,11 @@ impl Grouper<'_> {
         match (self.is_product(a), self.is_product(b)) {
             (true, true) => false,
             (false, false) => !updates || self.target.fusion.update_shares,
-            _ => !updates,
+            // Beside a product its kernel reduces what it stores, and computes nothing else.
+            (is_first, _) => {
+                let other = if is_first { b } else { a };
+                !updates && matches!(other.hero, Some((_, Hero::Reduction)))
+            }
         }
     }
 
