@@ -13,7 +13,7 @@ pub(crate) fn check_same(before: &Module, after: &Module) {
     check_same_within(before, after, TOLERANCE);
 }
 
-/// The same, up to a share of the largest element of each array.
+/// The same, floats up to a share of the largest element of each array.
 #[track_caller]
 pub(crate) fn check_same_within(before: &Module, after: &Module, tolerance: f64) {
     for seed in 1..=3 {
@@ -25,10 +25,4 @@ pub(crate) fn check_same_within(before: &Module, after: &Module, tolerance: f64)
 #[track_caller]
 pub(crate) fn results(module: &Module, inputs: &[Literal]) -> Literal {
     evaluate(module, inputs, &Options::default()).unwrap_or_else(|error| panic!("{}: {error}", module.name))
-}
-
-/// Integers agree exactly, floats as far as sums in another order may differ.
-#[track_caller]
-pub(crate) fn check_close(name: &str, found: &Literal, expected: &Literal) {
-    assert_close(name, found, expected, TOLERANCE);
 }
