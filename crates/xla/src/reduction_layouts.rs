@@ -10,8 +10,8 @@
 //! XLA's layout assignment asks for reduced dimensions last, if they have 32 elements and more. What is computed of repeated
 //! values only, element by element, has no other order, and the stack that a loop makes of it is in that order, too: where
 //! another loop reads it, the whole stack is transposed. Of several reductions the last one is asked first; one whose result
-//! has a single dimension is not asked. State that the
-//! loop only reads is read transposed, and `loop-state-layouts` then stores it and the stack so.
+//! has a single dimension is not asked. State that the loop only reads is read transposed, and `loop-state-layouts` then stores
+//! it and the stack so.
 //!
 //! Seen in 0.12 on XLA GPU, on logarithms of sums of exponentials in loops that are differentiated (hidden Markov models,
 //! optimal transport). Left alone: what is computed of anything but repeated values and unchanging state. *Changed* means

@@ -1,8 +1,9 @@
 //! Values that one kernel would compute several times.
 //!
-//! A kernel that looks a value up in several tables computes the value for each of them, with all that leads to it. XLA's GPU compiler compares that by its model of time with a kernel before that stores the value; the
-//! numbers are those of [`ColumnRules`](memplan_memory::ColumnRules). It was compared with XLA for three and more places; two
-//! are left to the list of expensive operations.
+//! A kernel that looks a value up in several tables computes the value for each of them, with all that leads to it. XLA's GPU
+//! compiler compares that by its model of time with a kernel before that stores the value; the numbers are those of
+//! [`ColumnRules`](memplan_memory::ColumnRules). It was compared with XLA for three and more places; two are left to the list of
+//! expensive operations.
 
 use memplan_ir::InstructionId;
 

@@ -191,7 +191,7 @@ impl Grouper<'_> {
         self.check_in_place(id, kernel)
     }
 
-    /// The product whose kernel could end with an operation, which takes no more bytes than what it multiplies to.
+    /// The product whose kernel could end with an operation that takes no more bytes than its result.
     fn product_ended_by(&self, id: InstructionId) -> Option<Opcode> {
         let operands = self.module.instructions[id].operands.iter().copied();
         let mut ended = operands
