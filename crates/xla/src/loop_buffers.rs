@@ -10,7 +10,7 @@
 //! the zeros. libtpu allocates each alone (`AllocateBuffer`, seen on libtpu 0.0.52). Left alone: what is no broadcast of a
 //! scalar, or is read by the loop alone. *Changed* means that an array was added.
 
-use memplan_ir::{InstructionId, Module, Names, Op, Users};
+use memplan_ir::{Cursor, InstructionId, Module, Names, Op, Users};
 use memplan_rewriter::{Context, PassError, PassFn};
 use rustc_hash::FxHashSet;
 
@@ -37,9 +37,9 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
                 if !is_shared || !is_splat(module, operand) {
                     continue;
                 }
-                let mut alone = module.instructions[operand].clone();
-                alone.name = names.fresh(&alone.name);
-                module.instructions[id].operands[i] = module.add_instruction(alone);
+                let sources = module.instructions[operand].operands.clone();
+                let alone = Cursor::beside(module, &mut names, operand).copy_of(operand, sources);
+                module.instructions[id].operands[i] = alone;
                 changed = true;
             }
             module.list(id);
