@@ -23,7 +23,7 @@
 
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{ArrayShape, ComputationId, Dimensions, InstructionId, Op};
-use memplan_rewriter::cost::{CostClass, Hero};
+use memplan_rewriter::cost::{self, CostClass, Hero};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -219,10 +219,11 @@ impl Grouper<'_> {
         match (self.is_product(a), self.is_product(b)) {
             (true, true) => false,
             (false, false) => !updates || self.target.fusion.update_shares,
-            // Beside a product its kernel reduces what it stores, and computes nothing else.
+            // Beside a product its kernel computes with what it stores, and does not only move that.
             (is_first, _) => {
                 let other = if is_first { b } else { a };
-                !updates && matches!(other.hero, Some((_, Hero::Reduction)))
+                let is_computed = |&member: &InstructionId| cost::is_pointwise(self.module, member);
+                !updates && (other.hero.is_some() || other.members.iter().any(is_computed))
             }
         }
     }
