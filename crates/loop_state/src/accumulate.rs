@@ -12,11 +12,12 @@
 //! Works for any elementwise operations, if the last one reads the array that its result replaces (see [`Backings`]),
 //! the others read only constants, and the loop writes every row.
 
-use memplan_ir::{ArrayShape, Cursor, Insert, InstructionId, Module, Names, Op, Shape, Users};
+use memplan_ir::{Cursor, Insert, InstructionId, Module, Names, Op, Shape, Users};
 use memplan_rewriter::loops::{Loop, loops, scalar, splat};
 
 use crate::backing::Backings;
 use crate::find::made_row_by_row;
+use crate::updates::array;
 
 /// Elementwise operations on an array that a loop makes.
 struct Accumulation {
@@ -95,10 +96,6 @@ fn is_constant(module: &Module, id: InstructionId) -> bool {
         Op::Broadcast { .. } => is_constant(module, module.instructions[id].operands[0]),
         _ => scalar(module, id).is_some(),
     }
-}
-
-fn array(module: &Module, id: InstructionId) -> Option<&ArrayShape> {
-    module.shape(id).as_array().filter(|array| !array.is_dynamic() && array.memory_space() == 0)
 }
 
 fn apply(module: &mut Module, users: &Users, of: &Loop, found: &Accumulation, names: &mut Names) {

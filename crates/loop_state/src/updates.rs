@@ -180,7 +180,8 @@ fn is_scalar(module: &Module, id: InstructionId) -> bool {
     array(module, id).is_some_and(|array| array.rank() == 0)
 }
 
-fn array(module: &Module, id: InstructionId) -> Option<&ArrayShape> {
+/// An array with fixed extents in main memory.
+pub(crate) fn array(module: &Module, id: InstructionId) -> Option<&ArrayShape> {
     module.shape(id).as_array().filter(|array| !array.is_dynamic() && array.memory_space() == 0)
 }
 
