@@ -151,7 +151,7 @@ impl OffloadRows {
         let runs = frequencies(module, graph);
         let computing = graph.sequential().iter().map(|&computation| {
             let products = module.instructions_of(computation);
-            let products = products.filter(|(_, i)| matches!(i.op, Op::Dot(_) | Op::Convolution(_)));
+            let products = products.filter(|(_, i)| i.op.is_contraction());
             let seconds = products.map(|(id, _)| machine.compute_seconds(&operations(module, id)));
             runs[computation] * seconds.sum::<f64>()
         });
