@@ -97,7 +97,7 @@ impl Search<'_> {
                 a
             }
             Op::CustomCall(_) => b.filter(|_| a.is_none()),
-            op if op.traits().access == Access::Contraction => b.or(a),
+            op if op.is_contraction() => b.or(a),
             op if op.is_elementwise() => match (a, b) {
                 (None, Some(moved)) | (Some(moved), None) => Some(moved).filter(|moved| moved.is_spread),
                 _ => None,

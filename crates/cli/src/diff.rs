@@ -31,8 +31,8 @@ pub(crate) struct DiffArgs {
     /// one)
     #[arg(long)]
     target: Option<String>,
-    /// Compile the modules, as JAX writes them, before comparing: `memplan` compiles them; xla-gpu, xla-cpu and xla-tpu
-    /// estimate those compilers
+    /// Compile modules from JAX before comparing them: `memplan` compiles them itself, xla-gpu, xla-cpu and xla-tpu
+    /// estimate these compilers
     #[arg(long, value_parser = parse_way)]
     compiler: Option<Preparation>,
     /// Text for people, JSON for programs, or Markdown for a comment on a pull request

@@ -25,14 +25,15 @@ use compiled::Compiled;
 pub(crate) struct EstimateArgs {
     /// HLO text or protobuf as JAX hands it over, also `.gz`, or a folder of `--xla_dump_to`; `-` is standard input
     module: String,
-    /// Whose: xla-gpu, xla-cpu or xla-tpu, the newest version that memplan knows, or one by its jaxlib: xla-gpu@0.10
+    /// The compiler to estimate: xla-gpu, xla-cpu or xla-tpu in the newest version that memplan knows, or in that of a jaxlib:
+    /// xla-gpu@0.10
     #[arg(long, value_parser = compiler)]
     compiler: Compiler,
-    /// Machine that it compiles for: a name from `memplan targets`, or a TOML file (default: the compiler's usual one)
+    /// Machine that the compiler compiles for: a name from `memplan targets`, or a TOML file (default: the compiler's usual one)
     #[arg(long)]
     target: Option<String>,
-    /// Say why the estimate differs from what XLA needs: the scheduled module that XLA made of this one (HLO text or
-    /// protobuf, also `.gz`), or a folder of `--xla_dump_to`, from which XLA's buffer assignment is read, too
+    /// Explain the difference from XLA's own figure, given the scheduled module that XLA compiled from this one (HLO text
+    /// or protobuf, also `.gz`), or a folder of `--xla_dump_to`, which also has XLA's buffer assignment
     #[arg(long, value_name = "XLA_MODULE|DUMP")]
     beside: Option<String>,
     #[command(flatten)]
@@ -120,19 +121,16 @@ pub(crate) fn run(args: &EstimateArgs) -> Result<(), Failure> {
 /// Between which bytes the compiler's own figure is, and whether the machine's memory is among them.
 fn between(range: ByteRange, found: &Estimate, compiler: &Compiler, target: &Target) -> String {
     let ByteRange { low, high } = range;
-    let mut text = format!(
-        "it needs between {low} and {high}, by what four of five such programs need beside their estimates\n"
-    );
+    let mut text = format!("four of five such programs with this estimate need between {low} and {high}\n");
     if let Some(most) = compiler.with_device {
         text.push_str(&format!(
-            "that is its figure without a device; with one it tries kernels, and nine programs of ten need up to {most} \
-             times as much\n"
+            "on a device, the compiler tries kernels, and nine of ten programs need up to {most} times as much as without one\n"
         ));
     }
     if let (Ok(()), Err(usable)) = (fits(low, target), fits(high, target)) {
         let verb = if fits(found.total, target).is_ok() { "may not fit" } else { "may fit all the same" };
         text.push_str(&format!(
-            "it {verb}: {usable} are usable. To know, compile it with {}, or leave {} more\n",
+            "this program {verb}: {usable} are usable. To know, compile it with {}, or leave {} more\n",
             compiler.description.split(',').next().unwrap_or(&compiler.name),
             high.saturating_sub(usable),
         ));

@@ -28,8 +28,8 @@ pub(crate) struct ExplainArgs {
     /// HLO text or protobuf, also `.gz`, or a folder of `--xla_dump_to`; `-` is standard input
     module: String,
     /// What to explain: an instruction (`fusion.3`), a part of its result (`while.2{1}`), an argument or operation by
-    /// its name in the framework (`params['w']`), or a line of your program (`model.py:42`); by default the whole
-    /// program
+    /// its name in the framework (`params['w']`), or a line of your program (`model.py:42`) (default: the whole
+    /// program)
     value: Option<String>,
     /// Machine to plan for: a name from `memplan targets`, or a TOML file
     #[arg(long, default_value = "cpu")]

@@ -41,7 +41,7 @@ pub(crate) struct FitArgs {
     /// The dimension that counts examples, as PARAMETER:DIMENSION, both from 0 (default: found automatically)
     #[arg(long, value_name = "DIMENSION", default_value = "batch")]
     batch: ArgumentDimension,
-    /// Numbers of devices to spread the program over; without 1 among them, it is spread in any case
+    /// Numbers of devices to try; without 1 among them, only programs that are spread over devices are tried
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 2, 4, 8])]
     devices: Vec<i64>,
     #[command(flatten)]

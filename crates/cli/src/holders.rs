@@ -24,7 +24,7 @@ const NOTEWORTHY: u64 = 10_000;
 /// How to list the holders of the peak.
 #[derive(Args, Default)]
 pub struct PeakOptions {
-    /// How many lines to show of the holders of the peak; the others are summed (default: 12)
+    /// How many lines to show of the holders of the peak; one more line has the sum of the others (default: 12)
     #[arg(long, value_name = "N")]
     top: Option<usize>,
     /// How to group values into lines: `kind` (the default) groups by operation (in all layers), shape, class and

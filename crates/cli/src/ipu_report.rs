@@ -35,7 +35,7 @@ pub(crate) struct TileOptions {
     /// Place tensors and vertices on tiles as listed in a file, e.g. `tensor, weights, 0..736`
     #[arg(long, value_name = "FILE")]
     placement: Option<String>,
-    /// Let tensors live in streaming memory outside the chip if it is too small; the report lists them, and the bytes
+    /// Put tensors into streaming memory outside the chip if the chip is too small; the report lists them, and the bytes
     /// that a run moves
     #[arg(long)]
     streaming: bool,

@@ -84,7 +84,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Show where a program's memory goes, and give every buffer an address
+    /// Give every buffer of a program an address, and show which values need the memory
     Plan(plan::PlanArgs),
     /// Optimize, fuse, schedule and plan a program for a machine, and prove the plan
     Compile(compile::CompileArgs),
@@ -96,7 +96,7 @@ enum Verb {
     Fit(fit::FitArgs),
     /// Compare two programs, dumps or plans, and explain the differences
     Diff(diff::DiffArgs),
-    /// Compare the programs of a repository with what they may need, for a CI job: a comment, annotations, pages
+    /// Compare the memory of a repository's programs with their limits in a CI job; write a comment, annotations and pages
     Budget(budget::BudgetArgs),
     /// Prove that a plan is right for a module
     Check(check::CheckArgs),

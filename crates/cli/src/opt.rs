@@ -23,8 +23,8 @@ pub(crate) struct OptArgs {
     /// Run only the first N passes
     #[arg(long, value_name = "N", requires = "passes")]
     stop_after: Option<usize>,
-    /// Before all passes, change a dimension of the arguments and let the program follow: `batch=16`, or `2:0=16` for
-    /// dimension 0 of parameter 2. Scalars that depend on the old size stay
+    /// Before all passes, change a dimension of the arguments and all shapes that depend on it: `batch=16`, or `2:0=16` for
+    /// dimension 0 of parameter 2. Scalars that depend on the old size keep their values
     #[arg(long, value_name = "DIMENSION=N")]
     resize: Option<Resize>,
     /// Machine to compile for

@@ -18,7 +18,7 @@ use crate::progress;
 pub(crate) struct PackArgs {
     /// CSV with `id,lower,upper,size` and optionally `alignment` and `offset` (fixed); `-` is standard input
     problem: String,
-    /// Ask whether everything fits this many bytes, instead of finding the lowest height
+    /// Decide only whether everything fits into this many bytes, instead of finding the lowest height
     #[arg(long, value_name = "BYTES", value_parser = parse_capacity, allow_negative_numbers = true)]
     capacity: Option<Bytes>,
     /// Search this many steps (default: 250,000, some seconds), so that all machines give the same answer

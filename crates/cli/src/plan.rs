@@ -29,10 +29,10 @@ pub(crate) struct PlanArgs {
     /// HLO or StableHLO (text, protobuf, bytecode, `jax.export`), also `.gz`, a folder of `--xla_dump_to`, a profile
     /// (`.xplane.pb`), or a TFLite model; `-` is standard input
     module: String,
-    /// Further programs, which are loaded by the same process
+    /// More programs that the same process loads
     #[arg(value_name = "MODULE", requires = "resident")]
     others: Vec<String>,
-    /// Say what all programs need together, and what is left beside them on the machine for caches
+    /// Show the bytes of all programs together, and the bytes that they leave on the machine for caches
     #[arg(long)]
     resident: bool,
     /// Machine to plan for: a name from `memplan targets`, or a TOML file

@@ -60,7 +60,7 @@ pub(crate) struct ReplayArgs {
     /// After this event, counted from 0, list the moves that join all free bytes into one hole
     #[arg(long, value_name = "EVENT", conflicts_with_all = ["growth", "two_ended"])]
     defragment_at: Option<usize>,
-    /// Make a hole of only this size
+    /// Make only a hole of at least this size
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, allow_negative_numbers = true, requires = "defragment_at")]
     hole: Option<Bytes>,
     /// Copy in pieces that do not overlap their source

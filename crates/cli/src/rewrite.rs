@@ -28,17 +28,17 @@ pub(crate) struct RewriteArgs {
     /// The compiler that will compile the program: xla-gpu, xla-cpu or xla-tpu
     #[arg(long, value_parser = compiler)]
     compiler: Compiler,
-    /// Machine that it compiles for: a name from `memplan targets`, or a TOML file (default: the compiler's usual one)
+    /// Machine that the compiler compiles for: a name from `memplan targets`, or a TOML file (default: the compiler's usual one)
     #[arg(long)]
     target: Option<String>,
-    /// The fastest program that needs at most this much, e.g. 16GiB; exit with status 3 if none does
+    /// Find the fastest program that needs at most this much, e.g. 16GiB; exit with status 3 if none does
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, allow_negative_numbers = true)]
     memory_limit: Option<Bytes>,
-    /// The smallest program that takes at most this much more time, by the cost model (default: 10%, or any time under a
-    /// limit)
+    /// Find the smallest program that takes at most this much more time, by the cost model (default: 10%, or any time
+    /// under a limit)
     #[arg(long, value_name = "PERCENT", value_parser = parse_share)]
     max_slowdown: Option<f64>,
-    /// List the best programs from fewest bytes to least time; each is had by its bytes as `--memory-limit`
+    /// List the best programs from fewest bytes to least time; `--memory-limit` with the bytes of one writes that program
     #[arg(long)]
     frontier: bool,
     /// Use only these levers: within, recompute, state, layouts, gathers, checkpoint, parts, blocks, order, offload, flags
@@ -47,7 +47,7 @@ pub(crate) struct RewriteArgs {
     /// Use all levers but these
     #[arg(long, value_name = "LEVER,..", value_delimiter = ',', value_parser = Lever::find, conflicts_with = "only")]
     without: Vec<Lever>,
-    /// File to write what was tried and what it brings to, as JSON
+    /// File to write the tried rewrites to, with the bytes and time of each, as JSON
     #[arg(long, value_name = "FILE.json")]
     report: Option<String>,
     #[command(flatten)]
@@ -260,7 +260,7 @@ pub(crate) struct Document {
 /// What the compiler is estimated to need for a program.
 #[derive(serde::Serialize, schemars::JsonSchema)]
 struct Priced {
-    /// The upper end of what four of five such programs need.
+    /// The most bytes that four of five such programs need.
     high: Bytes,
     /// On the host.
     host: Bytes,

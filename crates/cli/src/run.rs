@@ -29,13 +29,13 @@ pub(crate) struct RunArgs {
     ///
     /// A module with replica_count or num_partitions runs on replicas times partitions devices; device r * partitions +
     /// p is partition p of replica r. An array of the parameter's shape goes to every device; an array with a leading
-    /// dimension for the devices gives each its part. Where shardings spread a module over devices, arrays are whole, each
-    /// device gets the part that they say, and results are put together.
+    /// dimension for the devices gives each its part. If shardings spread a module over devices, arrays are whole: each
+    /// device gets its part of the inputs, and `run` puts the results together.
     #[arg(long, value_name = "IN.npz")]
     inputs: String,
     /// File for the arrays o0, o1, ... of the result
     ///
-    /// With several devices, each array has a first dimension for them.
+    /// With several devices, each array has a leading dimension for the devices.
     #[arg(long, value_name = "OUT.npz")]
     outputs: Option<String>,
     /// Also run inside the memory of a plan, watching every byte, and compare bit for bit
@@ -49,7 +49,7 @@ pub(crate) struct RunArgs {
     optimize: bool,
     #[command(flatten)]
     pin: PinOptions,
-    /// Seed of the numbers of `rng`
+    /// Seed of the random numbers of `rng`
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
 }

@@ -14,8 +14,8 @@ use crate::screen::Screen;
 
 #[derive(Args)]
 pub(crate) struct TargetsArgs {
-    /// Show only this machine, every number with its source: a file to copy for your own machine. A path to a TOML file
-    /// is checked and shown
+    /// Show only this machine as a file to copy for your own, every number with its source; for a path to a TOML file, check
+    /// and show that file
     target: Option<String>,
     /// Write text for people, or JSON for programs
     #[arg(long, value_enum, default_value_t)]

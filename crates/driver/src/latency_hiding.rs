@@ -430,7 +430,7 @@ fn work(
 ) -> (Kind, f64) {
     let instruction = &module.instructions[id];
     let op = &instruction.op;
-    if op.is_input() || op.only_passes_on() || matches!(op, Op::Constant(_) | Op::Bitcast) {
+    if op.is_free() {
         return (Kind::Nothing, 0.0);
     }
     if matches!(op, Op::While | Op::Conditional) {
@@ -483,15 +483,11 @@ fn product_seconds(module: &Module, id: InstructionId, rules: &LatencyHiding) ->
 /// Whether an instruction is a product, or a kernel with one.
 pub(crate) fn multiplies(module: &Module, id: InstructionId) -> bool {
     let instruction = &module.instructions[id];
-    let is_product =
-        |op: &Op| matches!(op, Op::Dot(_) | Op::Convolution(_) | Op::ScaledDot(_) | Op::RaggedDot(_));
-    is_product(&instruction.op)
+    instruction.op.is_contraction()
         || matches!(instruction.op, Op::Fusion(_))
-            && instruction.called.iter().any(|&called| {
-                module.computations[called]
-                    .instructions
-                    .iter()
-                    .any(|&id| is_product(&module.instructions[id].op))
-            })
+            && instruction
+                .called
+                .iter()
+                .any(|&called| module.instructions_of(called).any(|(_, inside)| inside.op.is_contraction()))
         || matches!(&instruction.op, Op::CustomCall(call) if call.target.contains("gemm"))
 }

@@ -79,6 +79,11 @@ impl ArrayShape {
         self.dynamic.iter().any(|&d| d)
     }
 
+    /// Whether it has fixed extents and is in main memory.
+    pub fn is_plain(&self) -> bool {
+        !self.is_dynamic() && self.memory_space() == 0
+    }
+
     /// Whether any dimension has no bound ([`ArrayShape::UNBOUNDED`]).
     pub fn is_unbounded(&self) -> bool {
         self.dimensions.contains(&ArrayShape::UNBOUNDED)

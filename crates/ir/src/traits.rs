@@ -334,6 +334,11 @@ impl Op {
         traits.access == Access::Elementwise && traits.callees == Callees::None
     }
 
+    /// Whether the operation sums up products: a matrix product or a convolution.
+    pub fn is_contraction(&self) -> bool {
+        self.traits().access == Access::Contraction
+    }
+
     /// Whether the operation is a kernel: it reads its operands and writes its result.
     pub fn is_kernel(&self) -> bool {
         self.traits().role == Role::Computes && !self.only_names_memory()

@@ -73,7 +73,7 @@ impl<'a> Body<'a> {
         }
         for &id in listed.iter().rev() {
             let instruction = &module.instructions[id];
-            if needed.contains(&id) || is_product(&instruction.op) || !instruction.called.is_empty() {
+            if needed.contains(&id) || instruction.op.is_contraction() || !instruction.called.is_empty() {
                 needed.extend(instruction.operands.iter().copied());
             }
         }
@@ -86,7 +86,7 @@ impl<'a> Body<'a> {
         let mut fences: Vec<((u32, bool), Fence)> = Vec::new();
         for &first in self.listed {
             let is_last = !self.needed.contains(&first);
-            if !is_product(&self.module.instructions[first].op) || !is_last && !self.frees(first) {
+            if !self.module.instructions[first].op.is_contraction() || !is_last && !self.frees(first) {
                 continue;
             }
             let complete = if is_last { self.completed_by(first) } else { first };
@@ -139,7 +139,7 @@ impl<'a> Body<'a> {
         let leads_on = |&reader: &InstructionId| {
             let at = self.product_of(reader);
             at != first
-                && is_product(&self.module.instructions[at].op)
+                && self.module.instructions[at].op.is_contraction()
                 && self.needed.contains(&at)
                 && self.depths[&at] >= self.depths[&first]
         };
@@ -202,10 +202,6 @@ impl<'a> Body<'a> {
         let others = self.module.instructions[id].operands.iter().filter(|&&operand| operand != but);
         others.into_iter().all(|operand| self.depths[operand] < self.depths[&product])
     }
-}
-
-fn is_product(op: &Op) -> bool {
-    matches!(op, Op::Dot(_) | Op::Convolution(_))
 }
 
 fn moves(op: &Op) -> bool {

@@ -16,9 +16,10 @@
 //! recomputed.
 
 use memplan_analysis::{Phase, Phases};
-use memplan_ir::{InstructionId, Module, Op, Opcode, Role, ShapeId};
+use memplan_ir::{InstructionId, Module, Op, Opcode, ShapeId};
 use memplan_memory::Target;
 use memplan_rewriter::cost;
+use memplan_rewriter::rows::makes_values;
 use memplan_rewriter::{Context, Outcome, Pass, PassError, call_graph};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -271,10 +272,8 @@ fn made(module: &Module, forward: &[InstructionId]) -> FxHashSet<InstructionId> 
     for &id in forward {
         let instruction = &module.instructions[id];
         let is_combination = instruction.operands.len() > 1;
-        let computes = instruction.op.traits().role == Role::Computes
-            && !matches!(instruction.op, Op::Broadcast { .. } | Op::Iota { .. });
         let is_made = instruction.operands.iter().any(|operand| made.contains(operand)) || is_combination;
-        if computes && is_made {
+        if makes_values(&instruction.op) && is_made {
             made.insert(id);
         }
     }

@@ -15,10 +15,9 @@
 //! conversions.
 
 use memplan_analysis::{Phase, Phases};
-use memplan_ir::{
-    Access, Cursor, ElementType, Insert, InstructionId, Module, Names, Op, Role, Shape, ShapeId,
-};
+use memplan_ir::{Access, Cursor, ElementType, Insert, InstructionId, Module, Names, Op, Shape, ShapeId};
 use memplan_rewriter::interface::{results_in, set_interface};
+use memplan_rewriter::rows::{is_repetition, makes_values};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Arrays of fewer elements are not worth narrowing.
@@ -101,7 +100,8 @@ fn made_anew_from(module: &Module, id: InstructionId) -> Option<InstructionId> {
         return None;
     }
     let is_splat = |id: InstructionId| {
-        matches!(module.instructions[id].op, Op::Broadcast { .. } | Op::Iota { .. } | Op::Constant(_))
+        let op = &module.instructions[id].op;
+        is_repetition(op) || matches!(op, Op::Constant(_))
     };
     let mut large = instruction.operands.iter().copied().filter(|&operand| is_large(module, operand));
     let first = large.clone().find(|&operand| !is_splat(operand))?;
@@ -111,7 +111,7 @@ fn made_anew_from(module: &Module, id: InstructionId) -> Option<InstructionId> {
 fn is_kept(module: &Module, id: InstructionId) -> bool {
     let op = &module.instructions[id].op;
     let is_wide = module.shape(id).as_array().is_some_and(|array| array.element_type == ElementType::F32);
-    is_wide && op.traits().role == Role::Computes && !matches!(op, Op::Broadcast { .. } | Op::Iota { .. })
+    is_wide && makes_values(op)
 }
 
 /// Keeps values of the entry computation in another type: all their readers read the kept value. Results of the program

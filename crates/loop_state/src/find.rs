@@ -129,7 +129,7 @@ fn written(
         return None;
     }
     let &[array, part, ref starts @ ..] = update.operands.as_slice() else { return None };
-    let rows = rows(lines, shape(module, array)?, shape(module, part)?, starts)?;
+    let rows = rows(lines, plain_array(module, array)?, plain_array(module, part)?, starts)?;
     Some(Candidate { element, shape: module.instructions[array].shape, rows: vec![rows] })
 }
 
@@ -147,7 +147,12 @@ fn read(module: &Module, users: &Users, of: &Loop, lines: &mut Lines<'_>, elemen
         match slice.op {
             Op::DynamicSlice { .. } if slice.operands[1..].contains(&array) => return None,
             Op::DynamicSlice { .. } => {
-                all.push(rows(lines, shape(module, array)?, shape(module, user)?, &slice.operands[1..])?);
+                all.push(rows(
+                    lines,
+                    plain_array(module, array)?,
+                    plain_array(module, user)?,
+                    &slice.operands[1..],
+                )?);
             }
             _ if user == of.next && of.becomes_only(module, array, element) => {}
             _ => return None,
@@ -233,7 +238,7 @@ fn are_sharded_alike(module: &Module, of: &Loop, a: u32, b: u32) -> bool {
     })
 }
 
-/// An array in ordinary memory whose extents are known.
-fn shape(module: &Module, id: InstructionId) -> Option<&ArrayShape> {
-    module.shape(id).as_array().filter(|array| !array.is_dynamic() && array.memory_space() == 0)
+/// The array that an instruction makes, if it has fixed extents and is in main memory.
+pub(super) fn plain_array(module: &Module, id: InstructionId) -> Option<&ArrayShape> {
+    module.shape(id).as_array().filter(|array| array.is_plain())
 }

@@ -19,7 +19,7 @@ use memplan_rewriter::loops::{Loop, loops};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::apply::use_instead;
-use crate::find::{Made, made_row_by_row};
+use crate::find::{Made, made_row_by_row, plain_array};
 
 /// Rewrites what can be, with at most so many operations that a row is computed by.
 pub(super) fn run(module: &mut Module, max_operations: usize) -> bool {
@@ -121,9 +121,7 @@ fn is_function(module: &Module, id: InstructionId) -> bool {
         Access::Contraction | Access::Reduction => true,
         Access::Update | Access::Whole => matches!(instruction.op, Op::Constant(_)),
     };
-    let is_static =
-        module.shape(id).as_array().is_some_and(|array| !array.is_dynamic() && array.memory_space() == 0);
-    is_computed && is_static && instruction.control_predecessors.is_empty()
+    is_computed && plain_array(module, id).is_some() && instruction.control_predecessors.is_empty()
 }
 
 /// The stack as a broadcast of a row that is computed beside the loop.
@@ -170,13 +168,7 @@ fn carried_broadcasts(
         return Vec::new();
     }
     let init = &module.instructions[of.init].operands;
-    let elements = |id: InstructionId| {
-        module
-            .shape(id)
-            .as_array()
-            .filter(|array| !array.is_dynamic() && array.memory_space() == 0)
-            .and_then(|array| array.element_count())
-    };
+    let elements = |id: InstructionId| plain_array(module, id).and_then(|array| array.element_count());
     let is_broadcast = |&element: &u32| {
         let given = init[element as usize];
         let instruction = &module.instructions[given];

@@ -21,13 +21,13 @@
 //! scheduled programs. Requires inlined calls; leaves dead state behind for `while-simplifier`. Idempotent. *Changed* means
 //! that a loop does what was done after it.
 
-use memplan_ir::{ArrayShape, Cursor, Dimensions, Insert, InstructionId, Module, Names, Op, Shape, Users};
+use memplan_ir::{Cursor, Dimensions, Insert, InstructionId, Module, Names, Op, Shape, Users};
 use memplan_rewriter::loops::{Loop, loops, scalar};
 use memplan_rewriter::{Context, Outcome, Pass, PassError};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::LoopStateInPlace;
-use crate::find::{Made, made_row_by_row};
+use crate::find::{Made, made_row_by_row, plain_array};
 
 /// The pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,8 +124,9 @@ fn following(
 ) -> Option<Following> {
     let &[result] = of.results.get(&made.element)?.as_slice() else { return None };
     let parent = &module.computations[module.instructions[of.id].parent];
-    let extents = &array(module, result)?.dimensions;
-    let has_extents = |id: InstructionId| array(module, id).is_some_and(|array| array.dimensions == *extents);
+    let extents = &plain_array(module, result)?.dimensions;
+    let has_extents =
+        |id: InstructionId| plain_array(module, id).is_some_and(|array| array.dimensions == *extents);
     let can_be = |id: InstructionId| {
         let instruction = &module.instructions[id];
         let is_plain = instruction.control_predecessors.is_empty() && instruction.extras.is_none();
@@ -177,11 +178,7 @@ fn is_splat(module: &Module, id: InstructionId) -> bool {
 }
 
 fn is_scalar(module: &Module, id: InstructionId) -> bool {
-    array(module, id).is_some_and(|array| array.rank() == 0)
-}
-
-fn array(module: &Module, id: InstructionId) -> Option<&ArrayShape> {
-    module.shape(id).as_array().filter(|array| !array.is_dynamic() && array.memory_space() == 0)
+    plain_array(module, id).is_some_and(|array| array.rank() == 0)
 }
 
 /// Does in the loop what followed it.
@@ -189,7 +186,7 @@ fn apply(module: &mut Module, users: &Users, of: &Loop, found: &Following, names
     let update = module.instructions[of.next].operands[found.element as usize];
     let [rows, row] = [0, 1].map(|i| module.instructions[update].operands[i]);
     let starts = module.instructions[update].operands[2..].to_vec();
-    let sizes = array(module, row).expect("rows are arrays").dimensions.clone();
+    let sizes = plain_array(module, row).expect("rows are arrays").dimensions.clone();
     let body = Body { of, sizes, starts };
     let mut of_row: FxHashMap<InstructionId, InstructionId> = FxHashMap::from_iter([(found.result, row)]);
     for &id in &found.members {
@@ -236,7 +233,7 @@ struct Body<'a> {
 
 impl Body<'_> {
     fn row_of(&self, module: &Module, id: InstructionId) -> Shape {
-        let element_type = array(module, id).expect("members are arrays").element_type;
+        let element_type = plain_array(module, id).expect("members are arrays").element_type;
         Shape::array(element_type, self.sizes.clone())
     }
 

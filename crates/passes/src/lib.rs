@@ -54,6 +54,7 @@ pub use memplan_place::{
     MustShare, Placed, Unsupported, donate, donations, insert_async_copies, keep_on_host,
     order_for_async_copies, results_in_donors, strip_fast_memory,
 };
+pub use memplan_rewriter::rows::makes_values;
 pub use memplan_rewriter::{
     AnyPass, CALL_INLINER, CSE, Context, Cse, DCE, MAX_INLINED_PER_INSTRUCTION, OneIn, Outcome, Pass,
     PassError, PassFn, PassRun, Pipeline, Report, RunOptions, run,

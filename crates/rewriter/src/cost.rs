@@ -42,9 +42,7 @@ pub fn class_of(module: &Module, id: InstructionId) -> CostClass {
     let instruction = &module.instructions[id];
     // Fused code knows static arrays only, and loops over one memory space.
     let is_plain = |shape: &Shape| match shape {
-        Shape::Array(array) => {
-            !array.is_dynamic() && array.element_count().is_some() && array.memory_space() == 0
-        }
+        Shape::Array(array) => array.is_plain() && array.element_count().is_some(),
         _ => false,
     };
     let class = class_of_op(instruction);

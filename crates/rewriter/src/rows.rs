@@ -16,7 +16,7 @@
 //! a few rows at a time, `row_blocks` and `parts` what a block of rows needs, `keep-within-loops` what a step sums.
 
 use memplan_ir::indexing::{IndexMap, Source, operands_read};
-use memplan_ir::{ArrayShape, BinaryOp, ElementType, InstructionId, Module, Op, Shape};
+use memplan_ir::{ArrayShape, BinaryOp, ElementType, InstructionId, Module, Op, Role, Shape};
 use smallvec::SmallVec;
 
 use crate::plain_combiner;
@@ -139,6 +139,11 @@ pub fn carried_type(op: BinaryOp, element_type: ElementType) -> ElementType {
 /// Whether an instruction makes a wide array of narrow ones by repeating elements, or of nothing.
 pub fn is_repetition(op: &Op) -> bool {
     matches!(op, Op::Broadcast { .. } | Op::Iota { .. })
+}
+
+/// Whether an operation computes a value that is worth keeping: repeated elements can be made anywhere.
+pub fn makes_values(op: &Op) -> bool {
+    op.traits().role == Role::Computes && !is_repetition(op)
 }
 
 /// The array in a shape; the first one of a tuple.

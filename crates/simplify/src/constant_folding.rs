@@ -14,6 +14,7 @@
 
 use memplan_interp::{Options, evaluate};
 use memplan_ir::{Access, ComputationId, InstructionId, Literal, LiteralData, Module, Op, Operands};
+use memplan_rewriter::rows::is_repetition;
 use memplan_rewriter::{Context, NEGLIGIBLE_BYTES, Outcome, Pass, PassError, Rewriter};
 use rustc_hash::FxHashMap;
 
@@ -67,7 +68,7 @@ fn is_pure(op: &Op) -> bool {
         // A copy is wanted as a copy, and the machine decides how random bits round.
         Access::Elementwise => !matches!(op, Op::Copy | Op::StochasticConvert),
         // Views cost nothing, and these make much of little.
-        Access::Reindexing => !matches!(op, Op::Bitcast | Op::Broadcast { .. } | Op::Iota { .. }),
+        Access::Reindexing => !matches!(op, Op::Bitcast) && !is_repetition(op),
         Access::Reduction => true,
         Access::Contraction => matches!(op, Op::Dot(_)),
         Access::Update => matches!(op, Op::DynamicUpdateSlice),

@@ -10,7 +10,7 @@
 //! Zeros added to a mask and zeros added to weights are unrelated, and either may be resized alone. CSE merges them
 //! again later, if they are still equal.
 
-use memplan_ir::{InstructionId, Module, Names, Op};
+use memplan_ir::{Cursor, InstructionId, Module, Names, Op};
 use memplan_rewriter::{Context, PassError, PassFn};
 use rustc_hash::FxHashSet;
 
@@ -34,9 +34,9 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
                 if !depends_on_no_array(module, operand) || operand != root && taken.insert(operand) {
                     continue;
                 }
-                let mut copy = module.instructions[operand].clone();
-                copy.name = names.fresh(&copy.name);
-                module.instructions[id].operands[i] = module.add_instruction(copy);
+                let sources = module.instructions[operand].operands.clone();
+                let copy = Cursor::beside(module, &mut names, operand).copy_of(operand, sources);
+                module.instructions[id].operands[i] = copy;
                 changed = true;
             }
             module.list(id);

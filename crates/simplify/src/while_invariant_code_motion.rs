@@ -22,6 +22,7 @@
 //! and collectives; loops with side effects. Requires nothing. *Changed* means that something was moved.
 
 use memplan_ir::{Access, ComputationId, InstructionId, Literal, Module, Op, Shape};
+use memplan_rewriter::rows::is_repetition;
 use memplan_rewriter::{Context, NEGLIGIBLE_BYTES, Outcome, Pass, PassError, Rewriter};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -186,7 +187,7 @@ fn is_movable(r: &Rewriter<'_>, id: InstructionId) -> bool {
 
 /// Views cost nothing, and an instruction without operands is cheaper to repeat than to keep.
 fn is_repeated(op: &Op) -> bool {
-    matches!(op, Op::Bitcast | Op::Broadcast { .. } | Op::Iota { .. })
+    matches!(op, Op::Bitcast) || is_repetition(op)
 }
 
 /// The values to compute before the loop, in order.

@@ -332,7 +332,7 @@ impl LibraryOperations<'_> {
 
 /// Whether an array is in row-major order, with no more dimensions than the library has.
 fn is_plain(array: &ArrayShape, max_rank: usize) -> bool {
-    array.rank() <= max_rank && array.is_row_major() && !array.is_dynamic() && array.memory_space() == 0
+    array.rank() <= max_rank && array.is_row_major() && array.is_plain()
 }
 
 fn is_element(element_type: ElementType) -> bool {

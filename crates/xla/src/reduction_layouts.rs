@@ -19,6 +19,7 @@
 
 use memplan_ir::{ComputationId, Cursor, Dimensions, Insert, InstructionId, Module, Names, Op, Shape, Users};
 use memplan_rewriter::loops::{self, Loop};
+use memplan_rewriter::rows::is_repetition;
 use memplan_rewriter::views::inverse;
 use memplan_rewriter::{Context, PassError, PassFn, cost};
 use rustc_hash::FxHashSet;
@@ -88,7 +89,7 @@ impl Cluster {
         let mut open = vec![source];
         while let Some(id) = open.pop() {
             let is_new = match () {
-                _ if is_repeated(module, id) => false,
+                _ if is_repetition(&module.instructions[id].op) => false,
                 _ if is_element(id) => cluster.members.insert(id),
                 _ if is_given(id) => cluster.given.insert(id),
                 _ => return None,
@@ -167,11 +168,6 @@ impl Cluster {
         }
         module.put_operands_first(body);
     }
-}
-
-/// Whether a value has no order of its own.
-fn is_repeated(module: &Module, id: InstructionId) -> bool {
-    matches!(module.instructions[id].op, Op::Broadcast { .. } | Op::Iota { .. })
 }
 
 /// Whether something is only the row of a stack.

@@ -284,10 +284,7 @@ fn separates(program: &Candidate, setting: &Setting<'_>, border: &Group, kept: &
             is_border.insert(id);
         }
         for (&operand, before) in instruction.operands.iter().zip(before) {
-            let op = &module.instructions[operand].op;
-            // Splats and numbers can be made anywhere.
-            let is_made =
-                op.traits().role == Role::Computes && !matches!(op, Op::Broadcast { .. } | Op::Iota { .. });
+            let is_made = passes::makes_values(&module.instructions[operand].op);
             if before < own && is_made && passed.insert(operand) {
                 passed_by = passed_by.saturating_add(setting.target.size_of(module.shape(operand)).0);
             }

@@ -52,7 +52,7 @@ pub(super) const KINDS: &[Kind] = &[
     },
     Kind {
         name: "html",
-        description: "a page to look at: memory over the program, every buffer, what keeps it alive",
+        description: "a page for a browser: memory over the program, every buffer, and why each is alive",
         runs_on: anywhere,
         contents: |request| Ok(html(request.program).into()),
     },

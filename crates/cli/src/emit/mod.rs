@@ -37,7 +37,7 @@ pub(crate) struct EmitArgs {
     /// How many steps to follow from the instruction of `--around` to producers, readers, callers and callees
     #[arg(long, value_name = "N", default_value_t = 3, requires = "around")]
     depth: u32,
-    /// With `--emit c=FILE`, call a kernel of CMSIS-NN where one computes exactly what a fusion does
+    /// With `--emit c=FILE`, call kernels of CMSIS-NN for fusions that they compute bit for bit
     #[arg(long)]
     cmsis_nn: bool,
 }

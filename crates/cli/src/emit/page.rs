@@ -8,7 +8,7 @@ use crate::output::{distinct, write_result};
 
 #[derive(Args)]
 pub(crate) struct PageArgs {
-    /// Write a page to look at: both programs beside each other, on one scale, with the tables of the report
+    /// Write a page for a browser: both programs side by side, on one scale, with the tables of the report
     #[arg(long, value_name = "html=FILE", value_parser = path)]
     emit: Option<String>,
 }
@@ -39,8 +39,8 @@ fn path(text: &str) -> Result<String, String> {
 /// What `memplan fit` writes beside its report.
 #[derive(Args)]
 pub(crate) struct AdviceArgs {
-    /// Also write another form; may be given several times. KIND is html: a page to look at, both programs beside each
-    /// other; policy: the best changes as Python, checkpoints and micro-batches as functions
+    /// Also write another form; may be given several times. KIND is html: a page for a browser with both programs side by
+    /// side; policy: the best changes as Python, checkpoints and micro-batches as functions
     #[arg(long, value_name = "KIND=FILE", value_parser = advice_path)]
     emit: Vec<(AdviceKind, String)>,
 }

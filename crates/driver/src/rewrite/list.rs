@@ -34,7 +34,7 @@ pub enum Lever {
     Recompute,
     /// State of loops and conditionals is changed in place.
     State,
-    /// What loops read of their state keeps its layout.
+    /// Slices that loops read of their state keep its layout.
     Layouts,
     /// Gradients of gathers are compared for instead of scattered.
     Gathers,
@@ -196,7 +196,7 @@ impl Rewrite {
             rewrite(
                 Lever::Layouts,
                 "layouts of loop state",
-                "what a loop reads of the state that it updates keeps the layout of that state",
+                "the slices that a loop reads of its state keep the layout of that state",
                 pinned,
             ),
             Rewrite {
@@ -266,7 +266,7 @@ impl Rewrite {
                 ..rewrite(
                     Lever::Offload,
                     "kept on the host",
-                    "what is kept for the backward half waits in the host's memory",
+                    "values that are kept for the backward half are moved to the host's memory and back",
                     on_the_host,
                 )
             },

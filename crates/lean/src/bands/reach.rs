@@ -70,7 +70,7 @@ pub(super) fn by_rows(module: &Module, id: InstructionId, dimension: usize) -> O
 
 /// The array that an instruction makes, if its extents are known and it is in main memory.
 pub(super) fn plain(module: &Module, id: InstructionId) -> Option<&ArrayShape> {
-    module.shape(id).as_array().filter(|array| !array.is_dynamic() && array.memory_space() == 0)
+    module.shape(id).as_array().filter(|array| array.is_plain())
 }
 
 /// Operations that compute any rows as [`on_band`] says. A constant has equal elements.

@@ -123,7 +123,7 @@ fn row_written(
         && part.dimensions[1..] == whole.dimensions[1..]
         && u64::try_from(whole.dimensions[0]).is_ok_and(|n| n == n_rows)
         && rest.iter().all(|&id| scalar(module, id).is_some_and(|start| start.is_zero()));
-    let is_plain = !whole.is_dynamic() && whole.memory_space() == 0 && update.control_predecessors.is_empty();
+    let is_plain = whole.is_plain() && update.control_predecessors.is_empty();
     let is_own = of.element_at(module, rows) == Some(element)
         && of.taken.get(&element).is_some_and(|taken| taken[..] == [rows])
         && users.of(rows) == [update_id]

@@ -151,7 +151,7 @@ impl OffloadRows {
         let runs = frequencies(module, graph);
         let computing = graph.sequential().iter().map(|&computation| {
             let products = module.instructions_of(computation);
-            let products = products.filter(|(_, i)| matches!(i.op, Op::Dot(_) | Op::Convolution(_)));
+            let products = products.filter(|(_, i)| i.op.is_contraction());
             let seconds = products.map(|(id, _)| machine.compute_seconds(&operations(module, id)));
             runs[computation] * seconds.sum::<f64>()
         });
@@ -323,5 +323,5 @@ fn is_mark(module: &Module, id: InstructionId) -> bool {
 /// Whether the bytes of a value are one static array in main memory.
 fn is_plain(module: &Module, id: InstructionId) -> bool {
     let array = module.shape(id).as_array();
-    array.is_some_and(|array| !array.is_dynamic() && array.rank() > 0 && array.memory_space() == 0)
+    array.is_some_and(|array| array.is_plain() && array.rank() > 0)
 }

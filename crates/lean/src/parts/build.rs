@@ -447,7 +447,7 @@ impl Writer<'_> {
     /// The type in which a sum is carried from part to part. Products are gradients of weights, which are large: a few of
     /// them are added in their own type, as devices that share a batch add theirs.
     fn summed_type(&self, id: InstructionId, own: ElementType) -> ElementType {
-        let is_product = matches!(self.module.instructions[id].op, Op::Dot(_) | Op::Convolution(_));
+        let is_product = self.module.instructions[id].op.is_contraction();
         if is_product && self.labels.n <= PARTS_IN_OWN_TYPE { own } else { carried_type(BinaryOp::Add, own) }
     }
 

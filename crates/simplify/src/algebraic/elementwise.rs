@@ -17,9 +17,15 @@ use memplan_rewriter::Rewriter;
 
 use super::factors::without_ones;
 
+/// Whether an elementwise operation computes the same before as behind a broadcast or reshape. A copy is wanted as a copy,
+/// and the machine decides how random bits round.
+fn may_move(op: &Op) -> bool {
+    op.is_elementwise() && !matches!(op, Op::StochasticConvert | Op::Copy)
+}
+
 /// An elementwise operation whose operands are all broadcast along the same dimensions, or broadcasts of scalars.
 pub(super) fn of_broadcasts(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
-    if !r.op(id).is_elementwise() || matches!(r.op(id), Op::StochasticConvert | Op::Copy) {
+    if !may_move(r.op(id)) {
         return None;
     }
     // The operand that says which dimensions are broadcast: the one with most of its own.
@@ -49,7 +55,7 @@ pub(super) fn of_broadcasts(r: &mut Rewriter<'_>, id: InstructionId) -> Option<I
 /// An elementwise operation whose operands are all reshaped, or the same everywhere. It is computed on the extents from
 /// which all are reshaped, or else without dimensions of extent one.
 pub(super) fn of_reshapes(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
-    let is_candidate = r.op(id).is_elementwise() && !matches!(r.op(id), Op::StochasticConvert | Op::Copy);
+    let is_candidate = may_move(r.op(id));
     let operands = r.operands(id).to_vec();
     let reshape = *operands.iter().find(|&&x| matches!(r.op(x), Op::Reshape { .. }))?;
     if !is_candidate || r.array(id)?.element_count() == Some(0) {

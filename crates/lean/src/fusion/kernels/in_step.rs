@@ -66,7 +66,7 @@ impl Grouper<'_> {
     /// Whether each element of a kernel uses a member at its own index.
     fn is_at_index_of_root(&self, member: InstructionId, kernel: &Kernel) -> bool {
         kernel.usages[&member].indexers.iter().all(|&indexer| {
-            let is_product = matches!(self.module.instructions[indexer].op, Op::Dot(_) | Op::Convolution(_));
+            let is_product = self.module.instructions[indexer].op.is_contraction();
             match kernel.roots.contains(&indexer) {
                 true => !is_product,
                 // A value on chip, or a root before kernels were merged, is its own indexer: it is read in any way.

@@ -3,6 +3,7 @@
 use memplan_ir::{ArrayShape, Instruction, InstructionId, Module, Op, Opcode};
 use memplan_memory::ContractionRules;
 use memplan_rewriter::cost::{self, CostClass, Hero};
+use memplan_rewriter::rows::is_repetition;
 
 use super::super::report::Verdict;
 use super::{Grouper, Kernel, KernelId, Usage, columns, strides};
@@ -240,7 +241,7 @@ impl Grouper<'_> {
             Op::Transpose { dimensions } => {
                 let moves_last = dimensions.last().is_some_and(|&d| d + 1 != dimensions.len() as i64);
                 let source = &self.module.instructions[instruction.operands[0]].op;
-                moves_last && !matches!(source, Op::Broadcast { .. } | Op::Iota { .. })
+                moves_last && !is_repetition(source)
             }
             _ if self.classes[id] == CostClass::Cheap && cost::is_pointwise(self.module, id) => {
                 let is_only_for = |operand: InstructionId| self.users.of(operand).len() == 1;
