@@ -137,10 +137,7 @@ fn is_collective(module: &Module, id: InstructionId) -> bool {
 
 /// Bytes that a collective brings or takes, whichever is more.
 fn bytes_moved(module: &Module, id: InstructionId) -> f64 {
-    let bytes = |id: InstructionId| {
-        let leaves = module.shape(id).leaves();
-        leaves.iter().filter_map(|(_, leaf)| leaf.as_array()?.dense_bytes()).sum::<u64>() as f64
-    };
+    let bytes = |id: InstructionId| module.shape(id).dense_bytes() as f64;
     let instruction = &module.instructions[id];
     let given = instruction.operands.iter().map(|&operand| bytes(operand)).sum::<f64>();
     let twice = if matches!(instruction.op, Op::AllReduce(_)) { 2.0 } else { 1.0 };

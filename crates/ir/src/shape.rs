@@ -215,6 +215,24 @@ impl Shape {
         }
     }
 
+    /// The array, or the first one of a tuple.
+    pub fn first_array(&self) -> Option<&ArrayShape> {
+        match self {
+            Shape::Tuple(elements) => elements.first()?.first_array(),
+            other => other.as_array(),
+        }
+    }
+
+    /// Bytes of all arrays without padding; arrays with unknown extents count as empty.
+    pub fn dense_bytes(&self) -> u64 {
+        match self {
+            Shape::Tuple(elements) => {
+                elements.iter().fold(0, |sum, element| sum.saturating_add(element.dense_bytes()))
+            }
+            other => other.as_array().and_then(ArrayShape::dense_bytes).unwrap_or(0),
+        }
+    }
+
     /// Every part that is not a tuple, with its index, depth first from left to right.
     pub fn leaves(&self) -> Vec<(ShapeIndex, &Shape)> {
         let mut leaves = Vec::new();

@@ -146,15 +146,6 @@ pub fn makes_values(op: &Op) -> bool {
     op.traits().role == Role::Computes && !is_repetition(op)
 }
 
-/// The array in a shape; the first one of a tuple.
-pub fn first_array(shape: &Shape) -> Option<&ArrayShape> {
-    match shape {
-        Shape::Tuple(elements) => first_array(elements.first()?),
-        Shape::Array(array) => Some(array),
-        _ => None,
-    }
-}
-
 /// Whether all parts have as many rows as there should be, and are arrays of the plain kind.
 fn fits(module: &Module, id: InstructionId, n: i64, treatment: &Treatment) -> bool {
     let has_rows = |array: &ArrayShape, rows: Rows| {

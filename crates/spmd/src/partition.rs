@@ -344,7 +344,7 @@ impl Partitioner<'_> {
             }
             axes
         };
-        let bytes = |id: InstructionId| self.shapes.get(&id).map_or(0, bytes_of);
+        let bytes = |id: InstructionId| self.shapes.get(&id).map_or(0, |shape| shape.dense_bytes() as i64);
         let has: Vec<(i64, &Factors, Vec<Axes>)> = original
             .iter()
             .zip(&rule.operands)
@@ -489,9 +489,4 @@ fn uncut(rank: usize) -> Cut {
 /// The axes of a dimension with these factors.
 fn join(factors: &[usize], axes: &[Axes]) -> Axes {
     factors.iter().flat_map(|&factor| axes[factor].clone()).collect()
-}
-
-fn bytes_of(shape: &Shape) -> i64 {
-    let leaves = shape.leaves();
-    leaves.iter().filter_map(|(_, leaf)| leaf.as_array()?.dense_bytes()).sum::<u64>() as i64
 }

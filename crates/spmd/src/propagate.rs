@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use crate::cut::{Axes, Cut, Grid, is_prefix};
 use crate::notes::{Call, Note, Notes};
-use crate::rule::{Factors, Rule, first_array, rule};
+use crate::rule::{Factors, Rule, rule};
 
 /// Number of an array that is cut in one way, wherever it is seen.
 pub(crate) type NodeId = usize;
@@ -460,7 +460,7 @@ impl Maker<'_> {
     fn operation(&mut self, id: InstructionId) -> Option<()> {
         self.fresh(id)?;
         let module = self.module;
-        if first_array(module, id).is_none() {
+        if module.shape(id).first_array().is_none() {
             return Some(());
         }
         let Some(rule) = rule(module, id) else {

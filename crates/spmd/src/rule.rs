@@ -40,7 +40,7 @@ pub(crate) struct Rule {
 /// The factors of an operation on arrays. `None` where every operand must be whole.
 pub(crate) fn rule(module: &Module, id: InstructionId) -> Option<Rule> {
     let instruction = &module.instructions[id];
-    let result = first_array(module, id)?;
+    let result = module.shape(id).first_array()?;
     if let Op::Reshape { .. } = instruction.op {
         return Some(reshape(module.shape(instruction.operands[0]).as_array()?, result));
     }
@@ -105,12 +105,6 @@ fn can_be_split(op: &Op, maps: &[Option<IndexMap>], d: usize) -> bool {
         }
         _ => maps.iter().flatten().all(|map| (!map.mentions(d) || is_along(map)) && !is_mixed(map)),
     }
-}
-
-/// The first array of a result.
-pub(crate) fn first_array(module: &Module, id: InstructionId) -> Option<&ArrayShape> {
-    let shape = module.shape(id);
-    shape.as_array().or_else(|| shape.as_tuple()?.first()?.as_array())
 }
 
 /// Whether the result is a sum, or another combination in any order, over the loops that it does not have.

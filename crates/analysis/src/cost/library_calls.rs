@@ -8,7 +8,7 @@ use memplan_ir::{
 };
 use serde_json::Value;
 
-use super::operations::{elements, extent, first_array};
+use super::operations::{elements, extent};
 
 /// The computation of a custom call.
 pub(super) enum LibraryCall<'m> {
@@ -90,7 +90,7 @@ impl<'m> Arrays<'m> {
 
     /// The first result; others are workspace.
     fn result(&self) -> Option<&'m ArrayShape> {
-        first_array(self.module.shape(self.id))
+        self.module.shape(self.id).first_array()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The number of operations of an instruction.
 
 use memplan_ir::{
-    Arithmetic, ArrayShape, Convolution, DotDimensions, Instruction, InstructionId, Module, Op, Shape,
+    Arithmetic, ArrayShape, Convolution, DotDimensions, Instruction, InstructionId, Module, Op,
     WindowDimension,
 };
 
@@ -38,7 +38,7 @@ pub(super) fn add(
             // Every row is multiplied with the matrix of one group.
             let contracted = dot.dimensions.lhs_contracting.iter().map(|&d| extent(operand(0), d));
             let contracted: f64 = contracted.product();
-            let result = elements(first_array(module.shape(id)));
+            let result = elements(module.shape(id).first_array());
             let columns = extent(operand(1), operand(1).map_or(0, |a| a.rank() as i64) - 1);
             Some(MatrixProduct {
                 batch: 1.0,
@@ -50,7 +50,7 @@ pub(super) fn add(
             })
         }
         Op::Convolution(convolution) => {
-            let result = first_array(module.shape(id));
+            let result = module.shape(id).first_array();
             Some(convolution_product(convolution, operand(0), operand(1), result))
         }
         Op::CustomCall(_) => match library_call(module, id) {
@@ -87,7 +87,7 @@ pub(super) fn add(
         }
         (Some(_), None) => {}
         (None, first) => {
-            let result = elements(first_array(module.shape(id)));
+            let result = elements(module.shape(id).first_array());
             let slowness = target.map_or(1.0, |target| scatter_slowness(module, target, id));
             *vector += share * slowness * vector_operations(module, instruction, result, elements(first));
         }
@@ -167,7 +167,7 @@ fn vector_operations(module: &Module, instruction: &Instruction, result: f64, op
 /// time. 1 where updates replace elements.
 fn scatter_slowness(module: &Module, target: &Target, id: InstructionId) -> f64 {
     let instruction = &module.instructions[id];
-    let (Op::Scatter(_), Some(array)) = (&instruction.op, first_array(module.shape(id))) else { return 1.0 };
+    let (Op::Scatter(_), Some(array)) = (&instruction.op, module.shape(id).first_array()) else { return 1.0 };
     let combined = module.computations[instruction.called[0]].root;
     let replaces = matches!(module.instructions[combined].op, Op::Parameter { .. });
     let rates = target.vector_rate.zip(target.scatter_rates.get(array.element_type));
@@ -272,13 +272,6 @@ fn gcd_and_inverse(a: i128, b: i128) -> (i128, i128) {
 pub(super) fn extent(array: Option<&ArrayShape>, dimension: i64) -> f64 {
     let dimension = usize::try_from(dimension).ok();
     dimension.and_then(|d| array?.dimensions.get(d)).map_or(1.0, |&extent| extent.max(0) as f64)
-}
-
-pub(super) fn first_array(shape: &Shape) -> Option<&ArrayShape> {
-    match shape {
-        Shape::Tuple(elements) => elements.first().and_then(Shape::as_array),
-        other => other.as_array(),
-    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::{IndexMap, Source, Sources, Strided};
 use crate::{
     ArrayShape, Convolution, Dimensions, DotDimensions, DotOperand, GatherDimensions, InstructionId, Module,
-    Op, PaddingDimension, ScatterDimensions, Shape, SliceDimension, Window, WindowDimension,
+    Op, PaddingDimension, ScatterDimensions, SliceDimension, Window, WindowDimension,
 };
 
 /// The index map of each operand of an instruction. `None` for an operand that is not an array, and for operations not
@@ -20,7 +20,7 @@ pub fn operands_read(module: &Module, id: InstructionId) -> SmallVec<[Option<Ind
     let operands: SmallVec<[Option<&ArrayShape>; 4]> =
         instruction.operands.iter().map(|&operand| module.shape(operand).as_array()).collect();
     let nothing = || operands.iter().map(|_| None).collect();
-    let Some(result) = first_array(module.shape(id)) else { return nothing() };
+    let Some(result) = module.shape(id).first_array() else { return nothing() };
     let mut table = Table { result, operands: &operands, loops: result.dimensions.clone() };
     let Some(read) = table.of(&instruction.op) else { return nothing() };
     let loops = table.loops;
@@ -35,15 +35,6 @@ pub fn operands_read(module: &Module, id: InstructionId) -> SmallVec<[Option<Ind
         })
     };
     operands.iter().zip(read).map(map).collect()
-}
-
-/// The array in a shape; the first one of a tuple.
-fn first_array(shape: &Shape) -> Option<&ArrayShape> {
-    match shape {
-        Shape::Tuple(elements) => first_array(elements.first()?),
-        Shape::Array(array) => Some(array),
-        _ => None,
-    }
 }
 
 /// How one operand is read.

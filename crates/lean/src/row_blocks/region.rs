@@ -23,7 +23,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::RowBlocks;
 use crate::remat::is_recomputable;
-use memplan_rewriter::rows::{Outcome, Rows, Treatment, by_operand, by_result, first_array, is_repetition};
+use memplan_rewriter::rows::{Outcome, Rows, Treatment, by_operand, by_result, is_repetition};
 
 /// Instructions that are computed block by block.
 #[derive(Clone, Debug)]
@@ -451,5 +451,5 @@ fn is_read_outside(
 
 /// Elements of the largest array that an instruction makes.
 fn element_count(module: &Module, id: InstructionId) -> u64 {
-    first_array(module.shape(id)).and_then(ArrayShape::element_count).unwrap_or(0)
+    module.shape(id).first_array().and_then(ArrayShape::element_count).unwrap_or(0)
 }

@@ -91,7 +91,7 @@ fn rows_of_results_come_from_rows_of_operands() {
         let module = memplan_hlo::parse(&text).unwrap_or_else(|error| panic!("{operation}: {error}"));
         verify(&module).unwrap_or_else(|errors| panic!("{operation}: {errors}"));
         let root = module.entry_computation().root;
-        let result = first_array(module.shape(root)).expect("each result has an array");
+        let result = module.shape(root).first_array().expect("each result has an array");
         let inputs = random_inputs(&module, 1);
         let whole = evaluate(&module, &inputs, &Options::default()).unwrap();
         let mut found = Vec::new();
