@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/estimate.md: what `memplan estimate` says of programs before XLA compiles them, beside what XLA needed.
+"""Writes docs/estimate.md: compares `memplan estimate` on programs before XLA compiles them with what XLA needed.
 
 usage: scripts/estimates.py [--memplan FILE]                   the table, from scripts/estimates.tsv
        scripts/estimates.py --truth PYTHON [gpu|cpu|tpu]...    asks XLA again (minutes) and writes scripts/estimates.tsv
@@ -102,11 +102,11 @@ def page(memplan, python):
     peers = {(r['program'], r['backend']): int(r['total']) for r in rows(f'{SHARED}/corpus/PEERS.tsv')}
     own = {(r['program'], r['backend']): int(r['total']) for r in rows(TRUTH)}
     head = ('| program | ' + ' | '.join(f'{b}: XLA | estimate | ratio' for b in GOALS) + ' |\n|---|' + '---:|' * 9)
-    yield '# What XLA will need, said before it compiles\n'
-    yield ('`scripts/estimates.py` made this: `memplan estimate` on modules as JAX hands them over, beside what XLA itself '
+    yield '# Estimates before XLA compiles\n'
+    yield ('`scripts/estimates.py` made this. It compares `memplan estimate` on the modules that JAX hands over with what XLA '
            'needed (arguments + outputs - aliased + temporaries; GPU: an H100, TPU: a v5e). Totals are in MB (10^6 bytes); '
-           'programs of less than one are left out.\n')
-    yield '`memplan estimate --beside XLA_MODULE` says why an estimate differs: [beside.md](beside.md).\n'
+           'programs of less than 1 MB are left out.\n')
+    yield '`memplan estimate --beside XLA_MODULE` explains why an estimate differs: [beside.md](beside.md).\n'
     with tempfile.TemporaryDirectory() as folder:
         for title, files, truth in [('The corpus', lambda: corpus, peers),
                                     ('Other programs', lambda: programs(folder, python), own)]:

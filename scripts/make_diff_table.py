@@ -41,11 +41,11 @@ def row(name, found, way):
 
 print('''# What `memplan diff` says of programs that changed
 
-Made by `scripts/make_diff_table.py`, which traces the programs with JAX. Each training step is compared with itself at twice the
-batch: as it is planned, and as XLA's GPU compiler is expected to have it (`--compiler xla-gpu`). The share is that of the growth
-of the total for which the first reason stands; what rounding, padding and gaps add is among the rest.
-Where the peak moves with the batch, values are compared at one place of both programs, where the peak is after; what is less there before
-than at the peak before is a reason of its own, `peak-moved`, and the first one stands for more than the growth.
+Made by `scripts/make_diff_table.py`, which traces the programs with JAX. `memplan diff` compares each training step with itself at
+twice the batch: as planned, and as estimated for XLA's GPU compiler (`--compiler xla-gpu`). The share is the part of the growth of the
+total that the first reason explains; rounding, padding and gaps are among the rest.
+If the peak moves with the batch, `diff` compares the values of both programs at the place of the new peak. What the old program has less
+there than at its own peak is a reason of its own, `peak-moved`; the first reason then explains more than the growth.
 
 ## Twice the batch
 

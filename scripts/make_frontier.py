@@ -66,14 +66,14 @@ def main():
         if os.path.exists(path):
             programs.append((name, path, *price(path)))
     programs.sort(key=lambda program: -program[2])
-    print("# What a training step can be had for\n")
+    print("# Bytes against time of training steps\n")
     print(f"Written by `python3 scripts/make_frontier.py CORPUS` for `{TARGET}`; do not edit. Seconds are those of the cost model.\n")
-    print("`memplan compile --frontier` lists the programs that were found, from fewest bytes to least time. Each is had again with "
-          "`--memory-limit` and its bytes.\n")
+    print("`memplan compile --frontier` lists the best programs that it found, from fewest bytes to least time. To compile one of them, "
+          "pass its bytes as `--memory-limit`.\n")
     print("\n".join(frontiers(programs)))
     print("## Under a limit\n")
-    print("How much longer a step takes than by default when it has that share of the bytes that it needs by default; where "
-          "nothing fits (status 3), the least share that was found, and its time.\n")
+    print("The columns are shares of the bytes that a step needs by default, and show how much longer it takes with that limit than by "
+          "default. If nothing fits (status 3), they show the smallest share that `compile` found, and its time.\n")
     print("\n".join(limits(programs)))
 
 

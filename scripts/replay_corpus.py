@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""What it costs to allocate as a program runs, instead of planning it: docs/replay.md.
+"""The cost of allocating memory while a program runs, instead of planning it: docs/replay.md.
 
-Each program of the corpus is planned for gpu-h100; its values are then allocated and freed as they come and go, in the
-order of the same schedule, by the simulated allocator of XLA's GPU client. `needed` is the smallest pool in which that
-succeeds, `planned` what the plan takes. At the moment with the most pieces in that pool, a hole of nine tenths of what is
-free is made.
+memplan plans each program of the corpus for gpu-h100. The simulated allocator of XLA's GPU client then allocates and frees
+the values of the program in the order of the same schedule. `needed` is the smallest pool in which this succeeds, `planned`
+the size of the plan. At the moment with the most pieces in that pool, memplan makes a hole of nine tenths of the free bytes.
 
     cargo build --release && scripts/replay_corpus.py > docs/replay.md
 """

@@ -129,14 +129,14 @@ def cycles(text):
 def report(rows):
     """The document."""
     text = "# Programs rewritten for XLA\n\n"
-    text += "`scripts/rewritten_with_xla.py` made this. Bytes are XLA's own figures (argument + output - alias + temp),\n"
-    text += "of its compilers in jaxlib, for an H100, a v5e and the CPU; MB are 10^6 bytes. *Expected* is the same ratio by\n"
-    text += "`memplan estimate`; *time* is the ratio of the cost model's seconds, which is a model; *cycles* is the ratio of\n"
-    text += "libtpu's own estimated cycles.\n\n"
-    text += "Rewrites leave numbers as they are, up to what XLA's compilers change themselves: the algebra of constants, and the order\n"
-    text += "in which a reduction combines its elements, which HLO leaves open. What a loop stacks and a reduction sums up after it is summed up row by row, in the order of the steps;\n"
-    text += "blocks of rows are summed block by block, and parts of the batch part by part. Sums narrower than f32 are carried in f32 from step to step, so that they are\n"
-    text += "rounded no more often than XLA rounds them. A value that is computed again, or once for all steps, is computed by the\n"
+    text += "`scripts/rewritten_with_xla.py` made this. Bytes are the figures of XLA's compilers in jaxlib (argument + output - alias + temp),\n"
+    text += "for an H100, a v5e and the CPU; MB are 10^6 bytes. *Expected* is the ratio that `memplan estimate` predicts; *time* is the ratio of\n"
+    text += "the cost model's seconds; *cycles* is the ratio of the cycles that libtpu estimates.\n\n"
+    text += "Rewrites do not change results, except as XLA's compilers themselves change them: the algebra of constants, and the order\n"
+    text += "in which a reduction combines its elements, which HLO leaves open. If a loop stacks rows and a reduction sums the stack after the loop, the rewritten loop sums the rows in the order of its steps;\n"
+    text += "blocks of rows are summed block by block, and parts of the batch part by part. A loop carries sums narrower than f32 in f32 from step to step, so they are\n"
+    text += "rounded no more often than XLA rounds them. But gradients of weights in up to eight parts are added in their own type, as devices that share a\n"
+    text += "batch add theirs: in `bf16`, their error is about twice one rounding. A value that is computed again, or once for all steps, is computed by the\n"
     text += "same operations.\n"
     for compiler in dict.fromkeys(row["compiler"] for row in rows):
         mine = [row for row in rows if row["compiler"] == compiler]

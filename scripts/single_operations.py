@@ -86,10 +86,10 @@ def table(head, lines):
 def page(found):
     by_backend = {backend: [row for row in found if row.backend == backend] for backend in GOALS}
     yield '# Estimates of single operations\n'
-    yield ('`scripts/single_operations.py` made this: programs of one operation, forward and backward, in types and sizes as '
-           'people use them (`scripts/single_programs.py`), lowered by JAX for each compiler, what XLA needs for them (arguments '
-           '+ outputs - aliased + temporaries; GPU: an H100, TPU: a v5e; JAX 0.12.0.1), and what `memplan estimate` says, as a share '
-           'of that. MB are 10^6 bytes; what is not near is bold. Before single operations were looked at, with JAX 0.10.2, '
+    yield ('`scripts/single_operations.py` made this from programs of one operation, forward and backward, in common types and '
+           'sizes (`scripts/single_programs.py`), which JAX lowered for each compiler. The tables show what XLA needs (arguments '
+           '+ outputs - aliased + temporaries; GPU: an H100, TPU: a v5e; JAX 0.12.0.1), and the estimate of `memplan estimate` as a share '
+           'of that. MB are 10^6 bytes; estimates that are not near are bold. Before we studied single operations, with JAX 0.10.2, '
            '87 % were near on GPUs, 81 % on CPUs and 93 % on TPUs, and 20, 28 and 12 programs were below 0.67.\n')
     lines = []
     for backend, of in by_backend.items():

@@ -190,12 +190,12 @@ def table(rows):
     lines = [
         "# Programs as people write them",
         "",
-        f"`scripts/people/people.py` made this: {len(rows)} programs, lowered by JAX for each platform, compiled for four targets, "
-        "checked from what was emitted, and small ones run in the arena of each target against JAX's numbers.",
+        f"`scripts/people/people.py` made this: JAX lowered {len(rows)} programs for each platform, memplan compiled them for four targets and "
+        "checked the emitted plans, and the small ones were run in the arena of each target and compared with JAX's results.",
         f"{proved} of {len(made)} compilations are proved; {agree} of {len(arenas)} arenas agree with JAX.",
         "",
         "Totals are in MB (10^6 bytes), with padding. The difference is the largest of all targets, relative to the largest element of its array.",
-        "A dash stands where the program is too large to be run, or needs several devices.",
+        "A dash means that the program is too large to run, or needs several devices.",
         "",
         "| program | library | instructions | " + " | ".join(TARGETS) + " | difference |",
         "|---|---|---:|" + "---:|" * len(TARGETS) + "---:|",

@@ -119,7 +119,7 @@ def page(found, rows):
     backends = list(NEAR)
     of = lambda backend, version, name=None: [c for c in found if (c.backend, c.jax) == (backend, version) and name in (None, family(c))]
     yield '## All families\n'
-    yield 'Within: the share of programs that XLA needs bytes between `low` and `high` for, fitted on all, and with their family left out.\n'
+    yield "*Within* is the share of programs for which XLA's bytes are between `low` and `high`: fitted on all programs, and with the program's family left out.\n"
     yield from table(
         ['compiler', 'JAX', 'programs', 'families', 'near is within', 'near', 'median', 'worst', 'within', 'left out', 'processor seconds of XLA: median', 'all'],
         [
@@ -141,7 +141,7 @@ def page(found, rows):
     )
     for version in versions:
         yield f'## By family, JAX {version}\n'
-        yield 'Programs, the share that is near, the median ratio of estimate to XLA, and the worst.\n'
+        yield 'For each family: the number of programs, the share that is near, the median ratio of estimate to XLA, and the worst.\n'
         names = sorted({family(c) for c in found if c.jax == version})
         head = [f'{backend}: {what}' if what == 'n' else what for backend in backends for what in ('n', 'near', 'median', 'worst')]
         yield from table(
@@ -165,7 +165,7 @@ def page(found, rows):
     refused = [row for row in rows if row['error']]
     if refused:
         yield '## Not compiled\n'
-        yield 'What XLA refuses, or what took too long without a device.\n'
+        yield 'Programs that XLA refuses, or for which it took too long without a device.\n'
         why = collections.defaultdict(list)
         for row in refused:
             why[row['backend'], row['error'][:90].replace('|', '/')].append(row['program'])

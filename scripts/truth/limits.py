@@ -178,19 +178,19 @@ def summary(rows):
 def page(rows):
     yield '# Programs under a memory limit\n'
     yield (
-        '`scripts/truth/limits.py` made this: `memplan rewrite --memory-limit` at 50 % and at 25 % of what XLA needs for a program as '
-        'written, and what XLA needs for the rewritten one, without a device. Programs are the largest with gradients of families of '
-        f'[truth.md](truth.md). JAX {JAX}; MB are 10^6 bytes; *time* is the cost model\'s, over that of the program as written.\n'
+        '`scripts/truth/limits.py` made this. It runs `memplan rewrite --memory-limit` with 50 % and 25 % of what XLA needs for a program '
+        'as written, and asks XLA, without a device, what the rewritten program needs. From each family of [truth.md](truth.md) it takes '
+        f'the largest program with gradients. JAX {JAX}; MB are 10^6 bytes; *time* is the cost model\'s, over that of the program as written.\n'
     )
     yield (
         'A program fits *surely* if the upper end of its interval is within the limit, and *may not* fit if only the estimate is. '
-        f'The goal: XLA confirms {GOAL:.0%} of the programs that fit. *No*: nothing that was found fits; XLA says otherwise of some.\n'
+        f'The goal: XLA confirms {GOAL:.0%} of the programs that fit. *No* means that `rewrite` found no program that fits; XLA fits some of them nevertheless.\n'
     )
     for backend in dict.fromkeys(row['backend'] for row in rows):
         some = [row for row in rows if row['backend'] == backend and row['verdict']]
         yield f'## {NAMES[backend]}\n'
         n = len({row['program'] for row in some})
-        yield f'{n} programs so far, the largest first: the script goes on with the others where it stopped.\n' if n < FAMILIES else ''
+        yield f'{n} programs so far, the largest first; the script continues with the others.\n' if n < FAMILIES else ''
         yield from table(
             ['limit', 'programs', 'fits, and XLA confirms', 'surely', 'may not', 'no, but XLA fits it', 'time: median, most', 's of a core'],
             summary(some),

@@ -1,4 +1,4 @@
-//! The program that every verb works on: that of one device, where shardings spread a program over several.
+//! The program on which every verb works: if the program is sharded over several devices, the program of one of them.
 
 use memplan_analysis::operation_or_name;
 use memplan_ir::{ArrayShape, Module, Shape};

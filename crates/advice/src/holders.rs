@@ -1,4 +1,4 @@
-//! The holders of the peak, in lines for people: similar values together, with their class, source and keeper.
+//! The holders of the peak, as lines of a report: similar values together, with their class, source and keeper.
 
 use indexmap::IndexMap;
 use memplan_analysis::{Time, ValueClass, ValueId, folded_operation, operation};

@@ -1,4 +1,4 @@
-//! Explains a memory plan to the author of the program: why it needs its bytes, and which changes need fewer.
+//! Explains a memory plan to the author of the program: what the bytes are for, and which changes would save some.
 //!
 //! Nothing here plans or proves: `memplan-driver` plans programs, and `memplan-analysis` classifies values.
 

@@ -1,4 +1,4 @@
-//! The candidates of `compile`, as data: every setting that may be tried.
+//! The candidates of `compile`, as data: every setting that the search may try.
 
 use crate::compile::CompileOptions;
 use crate::memo::{Memo, SettingId};

@@ -1,4 +1,4 @@
-//! The whole pipeline on one screen: from JAX's module to a program that needs less memory, with a proof.
+//! The pipeline of `compile`: from JAX's module to a program that needs less memory, with a plan and its proof.
 
 use crate::FirstGuess;
 use crate::candidates::Purpose;

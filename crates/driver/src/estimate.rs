@@ -1,7 +1,7 @@
 //! Estimates what another compiler will need for a module from JAX, without running it.
 //!
-//! The program goes through that compiler's stages (simplify, fuse, copy, schedule, assign), each with that compiler's
-//! rules, which are data ([`Compiler`]). The result is not a plan to run, but the bytes of one.
+//! The estimate runs that compiler's stages on the program (simplify, fuse, copy, schedule, assign), each with that
+//! compiler's rules, which are data ([`Compiler`]). The result is the size of a plan, not a plan to run.
 
 use crate::fast_memory::assign_fast_memory;
 use crate::latency_hiding::{has_collectives, hide_latency};

@@ -1,5 +1,5 @@
-//! Fast memory as a stage: `memplan-fast-memory` decides, `memplan-passes` applies the decisions, and the planner
-//! packs.
+//! The stage that assigns fast memory: `memplan-fast-memory` decides, `memplan-passes` applies the decisions, and the
+//! planner packs.
 
 use memplan_analysis::Facts;
 use memplan_fast_memory::{Assigned, Carrier, FastMemoryOptions, FastMemoryReport, Trial, assign};

@@ -1,28 +1,28 @@
-//! The order of XLA's latency-hiding scheduler: transfers between devices run beside other work.
+//! The order of XLA's latency-hiding scheduler: transfers between devices overlap with other work.
 //!
-//! The scheduler goes through a computation backwards, from results to operands, and at every step picks one of the
-//! instructions whose users all have their place. Each collective has a start and an end; between them passes the time that
-//! its transfer takes, and one transfer runs at a time.
+//! The scheduler goes through a computation backwards, from results to operands. At every step it picks one of the
+//! instructions whose users are all scheduled. Each collective has a start and an end, with the time of its transfer
+//! between them; one transfer runs at a time.
 //!
 //! ```text
 //!   backwards:   end ─── product ── product ─── start     one collective at a time
 //!                 └──── time of the transfer ────┘
 //! ```
 //!
-//! What it prefers, in this order, as its source and its log say (jaxlib 0.12):
+//! It prefers, in this order, by its source and its log (jaxlib 0.12):
 //!
-//! 1. the end of a transfer, if none runs;
-//! 2. what does not have to wait, or waits less: a start waits for the time of its transfer;
-//! 3. anything but a start with no other transfer before it;
+//! 1. the end of a transfer, if no transfer runs;
+//! 2. an instruction that waits less: a start waits for the time of its transfer;
+//! 3. any instruction but a start with no other transfer before it;
 //! 4. a start, if the end of another transfer waits for it;
-//! 5. what has more time of transfers before it;
-//! 6. what takes nearly as long as the transfer that runs has to go;
-//! 7. what reads the result of a transfer;
-//! 8. what more instructions wait for;
-//! 9. what came later before.
+//! 5. the instruction with more time of transfers before it;
+//! 6. the instruction whose time is nearest to the remaining time of the running transfer;
+//! 7. an instruction that reads the result of a transfer;
+//! 8. the instruction that makes more of its operands ready;
+//! 9. the instruction that is later in the text.
 //!
-//! So gradients of weights are deferred until transfers need something beside them, and what they read stays alive: a
-//! program that is written out may need three times the bytes of the same layers in a loop.
+//! So the scheduler defers gradients of weights until it needs work that overlaps with transfers, and their operands stay
+//! live: an unrolled program may need three times the bytes of the same layers in a loop.
 
 use std::cmp::Ordering;
 

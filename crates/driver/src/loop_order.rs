@@ -1,12 +1,13 @@
 //! The order of XLA's scheduler in loops that read slices of their state.
 //!
-//! Since jaxlib 0.12, XLA's GPU compiler reads such slices on a stream of their own, and orders the computation by its
-//! latency-hiding scheduler, backwards. Two things follow, seen in schedules of scanned transformers and of U-Nets in parts:
+//! Since jaxlib 0.12, XLA's GPU compiler reads such slices on a separate stream, and orders the computation by its
+//! latency-hiding scheduler, backwards. This has two effects, seen in schedules of scanned transformers and of U-Nets
+//! in parts:
 //!
-//! - Slices are read as soon as it is known where they begin.
-//! - A product whose result is only added up or stored, by another kernel, is picked a few products later than it could be
-//!   ([`LoopsWithSlices::defers`]), and that kernel at the end of the step. What the product reads, as the gradient of a
-//!   weight does, stays alive until then. Products that add up by themselves keep their places.
+//! - A slice is read as soon as its offsets are known.
+//! - If another kernel only adds up or stores the result of a product, the scheduler picks the product a few products later
+//!   than it could ([`LoopsWithSlices::defers`]), and that kernel at the end of the step. The operands of the product, such
+//!   as that of the gradient of a weight, stay live until then. Products that accumulate their own result keep their places.
 //!
 //! ```text
 //!   g1 = product   w1 = product(g1)   g2 = product(g1)   w2 = product(g2)   g3 = product(g2) ..

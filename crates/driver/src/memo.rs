@@ -1,4 +1,4 @@
-//! A memo from settings to the programs that they lead to.
+//! A memo from settings to the programs that they produce.
 //!
 //! A setting is a list of steps, each with the strengths of its options. Settings share a common prefix of steps:
 //!
@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The memo takes a step when a setting first needs it, and only once for all settings with an equal program and an
-//! equal next step. So settings that arrive at equal programs share everything after, whatever their steps before. The
-//! memo drops a program as soon as no setting is at it any more.
+//! equal next step. So settings that arrive at equal programs share all later steps, whatever their earlier steps. The
+//! memo drops a program as soon as no setting needs it any more.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The objective of `compile`, and the choice among several programs by it.
+//! The objective of `compile`, and how it chooses among several programs.
 
 use std::cmp::Ordering;
 

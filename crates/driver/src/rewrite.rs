@@ -1,9 +1,9 @@
 //! Rewrites a program for another compiler, so that the compiler needs fewer bytes for it: JAX's HLO in, HLO for that
 //! compiler out.
 //!
-//! Levers are pulled one after the other, in a fixed order. After each, the search holds a few programs from fewest bytes
-//! to least time by the estimate of that compiler ([`crate::estimate()`]): those with the lever in each of its forms, and
-//! those without. So levers are priced together, and the choice comes at the end:
+//! The search tries the levers one after the other, in a fixed order. After each lever, it keeps a few programs from
+//! fewest bytes to least time by the estimate of that compiler ([`crate::estimate()`]), among those with the lever in
+//! each of its forms and those without. So it prices levers together, and chooses at the end:
 //!
 //! ```text
 //!   as it is ──┬── gathers ──┬── 8 parts ──┬── recompute
@@ -11,7 +11,7 @@
 //!              └──           ──── ...
 //! ```
 //!
-//! A program that nothing helps is returned unchanged.
+//! If no lever helps, the program is returned unchanged.
 
 mod choice;
 mod list;

@@ -1,4 +1,4 @@
-//! The share of one device in a program that shardings spread over several, before it is partitioned.
+//! The share of one device in a program whose values are sharded over several devices, before the program is partitioned.
 
 use crate::estimate::{EstimateError, Expected, kind_of, passes_of};
 use crate::{Known, Price};

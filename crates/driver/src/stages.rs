@@ -1,4 +1,4 @@
-//! The stages of `compile` before planning, as data: copy, change and run them to make another compiler.
+//! The stages of `compile` before planning, as data. To make another compiler, copy, change and run them.
 
 use memplan_passes::AnyPass::{self, Static};
 use memplan_passes::{

@@ -1,4 +1,4 @@
-//! A program as the allocations and frees of a runtime without a plan.
+//! The allocations and frees that a runtime without a plan makes for a program.
 
 use memplan_ir::Module;
 use memplan_memory::{AllocationKind, MemorySpaceId};

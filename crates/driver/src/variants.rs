@@ -1,4 +1,4 @@
-//! Variants of the stages of `compile`: techniques left out, or applied more strongly. Each is a row of data.
+//! Variants of the stages of `compile`, which leave out a technique or apply it more strongly. Each is a row of data.
 
 use memplan_analysis::Machine;
 use memplan_memory::{FusionGoal, MemorySpaceId, Target};

@@ -1,4 +1,4 @@
-//! The benefit of fast memory: the value of bytes that main memory does not move.
+//! The benefit of fast memory: the price of the bytes that main memory then does not move.
 
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::{Costs, Machine};

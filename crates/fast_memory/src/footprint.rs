@@ -1,8 +1,7 @@
 //! The price of main memory: which temporaries to move out of it to lower its peak.
 //!
-//! Only the fullest moment counts. So each round prices the moments that are fullest now, lets all candidates choose
-//! again, and finds the new fullest moments. Prices accumulate over the rounds, until they are spread over all moments
-//! that matter.
+//! Only the fullest moment decides the size. So each round prices the present fullest moments, lets all candidates choose
+//! again, and finds the new fullest moments. Prices accumulate over the rounds, until all moments that decide have one.
 
 use memplan_analysis::LiveRange;
 

@@ -1,11 +1,11 @@
-//! The idle time of main memory: how early a transfer starts so that it ends before its value is needed.
+//! The idle time of main memory: how early a transfer must start to end before its value is needed.
 //!
 //! The times of operations, and the idle time of main memory in them, depend on the contents of fast memory, so a
-//! second assignment learns them from the first.
+//! second assignment takes them from the first.
 //!
 //! A transfer starts as late as possible such that main memory has enough idle time up to the value's first use. If
-//! operations leave main memory no idle time, starting earlier hides nothing; it starts at most
-//! [`TransferOptions::longest_flight`] times the transfer's own time before.
+//! operations leave main memory no idle time, an earlier start hides nothing; a transfer starts at most
+//! [`TransferOptions::longest_flight`] times its own duration before the use.
 //!
 //! A value that is in fast memory stays there until its next use, if that is not too far away.
 

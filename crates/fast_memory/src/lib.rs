@@ -4,19 +4,19 @@
 //! This crate only decides. [`assign()`] returns decisions as data ([`FastMemoryDecision`]): temporaries that are
 //! written to fast memory never reach main memory; values that are read more than once are prefetched once; values that
 //! are needed soon and again much later are evicted in between; loops keep state in fast memory. The price of decisions
-//! is known only after they are applied and packed. The search calls a [`Carrier`] for that: `memplan-driver` makes one
-//! of the pass that inserts copies and the planner.
+//! is known only after they are applied and packed. The search calls a [`Carrier`] for that: the one of `memplan-driver`
+//! consists of the pass that inserts copies and the planner.
 //!
 //! # How it decides
 //!
 //! XLA assigns values one by one, the most promising first, and never revises an assignment. Here every instant of fast
 //! memory has a price (Lagrangian relaxation, `prices`). At given prices, the best placement of each candidate over its
 //! uses is found exactly (a shortest path, `choice`). Prices measure scarcity, and bound the savings of any assignment.
-//! Choices are then reduced until they fit (`search`), applied and packed. If the packing exceeds the memory, it ejects
-//! the candidates that save least (`repair`).
+//! Choices are then reduced until they fit (`search`), applied and packed. If the packing exceeds the memory, the
+//! candidates that save least are ejected (`repair`).
 //!
-//! Then everything is decided again, with known times for transfers: kernels that read slices of arrays in main memory
-//! get prefetches of only the slices, in loops one iteration ahead (`slices`).
+//! Then a second round decides everything again, with known times for transfers: for kernels that read slices of arrays
+//! in main memory, it prefetches only the slices, in loops one iteration ahead (`slices`).
 //!
 //! A parameter that does not change from call to call, such as a weight, need not be copied in each call. If there is
 //! room for one at all times, its copy starts at the very beginning and is marked `cross_program_prefetch_index`. Its

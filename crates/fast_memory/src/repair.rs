@@ -1,10 +1,10 @@
 //! Repairs a packing that exceeds the memory: a value beyond the end moves down and ejects values that save less, or is
 //! ejected itself.
 //!
-//! Nothing moves into a kernel's scratch. Scratch that moves ejects the values that save least.
+//! No value moves into a kernel's scratch. If scratch moves, it ejects the values that save least.
 //!
-//! The rest has a packing that fits: the old one with a few values moved. The next packing will likely find that one or
-//! a better one.
+//! For the remaining values, a packing that fits exists: the old one with a few values moved. The next packing will
+//! likely find this one or a better one.
 
 use memplan_analysis::{LiveRange, Time};
 use rustc_hash::FxHashSet;

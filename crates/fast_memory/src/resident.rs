@@ -1,9 +1,9 @@
 //! Residents: parameters that stay in fast memory from one call of the program to the next (XLA's cross-program prefetch).
 //!
-//! A resident owns its bytes of fast memory for the whole program, so that they keep their contents from the call
-//! before. A parameter qualifies if all its readers can read it there, if the caller keeps it, and if a call reads at
-//! least as many bytes of it as it has, so that not even the first call moves more. Their number is limited, and they
-//! get only bytes that no other candidate takes, those that save most first.
+//! A resident owns its bytes of fast memory for the whole program, so they keep their contents from the previous call. A
+//! parameter qualifies if all its readers can read it there, if the caller keeps it, and if a call reads at least as many
+//! bytes of it as it has, so not even the first call moves more. The number of residents is limited. They get only bytes
+//! that no other candidate uses, and those that save most choose first.
 
 use memplan_analysis::{Costs, Facts, LiveRange, ValueKind};
 use memplan_ir::{InstructionId, Module};

@@ -1,9 +1,9 @@
 //! Results that reuse the bytes of a dying operand: operand and result count only once.
 //!
 //! A value is live during the instruction that reads it last, and a result during the instruction that writes it, so
-//! both count at that instant. If the planner lets the result reuse the operand's storage, only one of them does. That
-//! requires both in fast memory; so an instruction is a *site*, which records the bytes that the present choices count
-//! twice.
+//! both count at that instant. If the planner lets the result reuse the operand's storage, only one of them should count.
+//! This requires both in fast memory. So each such instruction is a *site*, which records the bytes that the present
+//! choices count twice.
 
 use indexmap::IndexMap;
 use memplan_analysis::{Facts, LiveRange, Time};

@@ -12,8 +12,8 @@
 //!
 //! As in JAX, a barrier takes everything that a checkpointed function reads and saves, and the backward half reads the
 //! barrier's results. So compilers neither merge the recomputed operations with the originals nor run them early. If
-//! each layer is such a function, results of layers are the borders between them. A weight in another type is made again
-//! in each function that reads it, behind the function's barrier: else all are made early, and kept.
+//! each layer is such a function, results of layers are the borders between them. If a function reads a converted weight,
+//! the conversion is repeated behind the function's barrier; otherwise, all converted weights are made early, and kept.
 //! Only instructions of the entry computation are recomputed; results of loops and branches are saved.
 
 use std::collections::BTreeMap;

@@ -8,12 +8,12 @@
 //!   f = f32[64,32] slice(e), [0:64], [0:32]           =>    f = dot(d, w[0:32]ᵀ)
 //! ```
 //!
-//! Skip connections of U-Nets are such: the forward half concatenates, and the backward half keeps the result for the
-//! gradients of weights, besides the pieces. Convolutions are products, too.
+//! An example are the skip connections of U-Nets: the forward half concatenates, and the backward half keeps the result
+//! for the gradients of weights, besides the pieces. Convolutions are products, too.
 //!
-//! Sums over the concatenated dimension are added up piece by piece, so they are rounded once more for each piece: products
-//! whose results are narrower than f32 are left alone. Others left alone: small concatenations, those that something other
-//! than products reads, convolutions in groups, and slices of products that overlap. *Changed* means that some product
+//! Sums over the concatenated dimension are added up piece by piece, and rounded once more for each piece, so products
+//! whose results are narrower than f32 are left alone. Also left alone: small concatenations, those with readers other
+//! than products, convolutions in groups, and slices of products that overlap. *Changed* means that some product
 //! reads a piece, or makes one.
 
 use std::ops::Range;

@@ -1,8 +1,10 @@
-//! `gradients-first`: a loop completes what it adds up or stores before it goes on from the values that this needs.
+//! `gradients-first`: a loop completes sums and stores of gradients before it continues with the gradient of the next
+//! layer.
 //!
-//! A backward loop makes two products of a gradient `g`: the gradient of a weight, which is only added up or stored, and
-//! that of the layer before. A compiler may compute the second first, all the way to the end of the step, and keep the
-//! operands of the others until then. A barrier lets the second wait for the sum of the first:
+//! A backward loop computes two products from a gradient `g`: the gradient of a weight, which is only added up or
+//! stored, and the gradient of the layer before. A compiler may compute all products of the second kind first, up to
+//! the end of the step, and keep the operands of the first kind until then. A barrier makes the second product wait for
+//! the sum of the first:
 //!
 //! ```text
 //!   w = dot(x, g)                            w = dot(x, g)
@@ -11,12 +13,12 @@
 //!                                            h = dot(get-tuple-element(b), index=1, k)
 //! ```
 //!
-//! Likewise a product that is the last to read a large value comes before others that read its other operand.
+//! Likewise, if a product is the last reader of a large value, it comes before the other readers of its other operand.
 //!
-//! Seen in XLA's GPU compiler of jaxlib 0.12: its scheduler reads the slices of a step beside other work, and orders
-//! such steps backwards.
+//! Seen in XLA's GPU compiler of jaxlib 0.12: its scheduler overlaps reads of the slices of a step with other work, and
+//! orders such steps backwards.
 //!
-//! Left alone: scheduled modules, and values that anything but products reads before they are complete. Requires inlined
+//! Left alone: scheduled modules, and values with readers other than products before they are complete. Requires inlined
 //! calls. *Changed* means that there is a new barrier. Linear in the module.
 
 use memplan_ir::{Cursor, Insert, InstructionId, Module, Names, Op, Users};

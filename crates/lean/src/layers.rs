@@ -1,18 +1,18 @@
-//! `checkpoint-layers`: what people write as `jax.checkpoint` around each layer, for programs written out.
+//! `checkpoint-layers`: does to unrolled programs what `jax.checkpoint` around each layer does.
 //!
-//! Layers are found by what crosses from one to the next. In the forward half, ordered by the longest way from the
-//! arguments, each place is crossed by the values that are made before it and read after it in that half:
+//! The pass finds layers by the values that cross from one to the next. The forward half is ordered by the longest path
+//! from the arguments. Values that are made before a place and read after it in that half cross this place:
 //!
 //! ```text
 //!   x ── norm, q, k, v, scores, .. ──► x' ── norm, q, k, v, ..      few bytes cross at x', many at scores
 //! ```
 //!
-//! Places that few bytes cross, and that come again and again behind operations that are alike, are where layers end.
-//! Where there are none, the forward half is divided into segments of equally many bytes, and around each end of a
-//! segment the place that the fewest bytes cross is taken. What crosses there is saved; the backward half computes all
-//! else again, layer by layer ([`checkpoint`]).
+//! Layers end at places that few bytes cross, and that recur after similar operations. If there are none, the forward
+//! half is divided into segments of equally many bytes, and each segment ends at the place near its end that the fewest
+//! bytes cross. The values that cross there are saved; the backward half computes all others again, layer by layer
+//! ([`checkpoint`]).
 //!
-//! Left alone: programs without a backward half, and all but the entry computation. *Changed* means that something is
+//! Left alone: programs without a backward half, and all computations but the entry. *Changed* means that a value is
 //! recomputed.
 
 use memplan_analysis::{Phase, Phases};

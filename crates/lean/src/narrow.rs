@@ -1,4 +1,4 @@
-//! Programs with narrower numbers: for arguments and the results that alias them, or for values that the forward half
+//! Makes numbers narrower: those of arguments and of the results that alias them, or of values that the forward half
 //! keeps for the backward half.
 //!
 //! ```text
@@ -11,8 +11,8 @@
 //!                                      g = multiply(d, v)
 //! ```
 //!
-//! The barrier prevents compilers that may compute more exactly than the program, like XLA, from removing the two
-//! conversions.
+//! Compilers that may compute more exactly than the program, like XLA, would remove the two conversions; the barrier
+//! prevents that.
 
 use memplan_analysis::{Phase, Phases};
 use memplan_ir::{Access, Cursor, ElementType, Insert, InstructionId, Module, Names, Op, Shape, ShapeId};

@@ -1,9 +1,9 @@
-//! `pin-layouts`: what a loop reads of the state that it updates keeps the layout of that state.
+//! `pin-layouts`: slices that a loop reads of state that it updates keep the layout of that state.
 //!
-//! XLA lets products choose the layout of their operands. Where such an operand is a slice of loop state, the choice
-//! spreads to the whole state, which the caller has in another layout: a cache of keys and values is transposed as a
-//! whole before the loop, and back after it. A `LayoutConstraint`, as JAX's `with_layout_constraint` writes it, ends the
-//! spreading, so that only slices are transposed.
+//! XLA lets products choose the layout of their operands. If such an operand is a slice of loop state, XLA propagates
+//! the layout to the whole state, which the caller has in another layout: it transposes a whole cache of keys and
+//! values before the loop, and back after it. A `LayoutConstraint`, as JAX's `with_layout_constraint` writes it, stops
+//! the propagation, so XLA transposes only slices.
 //!
 //! ```text
 //!   u = f32[8,4,64] dynamic-update-slice(state, x, i, t, 0)
@@ -12,9 +12,9 @@
 //!   d = dot(q, r)                                                d = dot(q, r)
 //! ```
 //!
-//! Left alone: state that the loop does not begin with as the caller gave it, that it does not update, or of which it
+//! Left alone: state whose initial value is not the caller's array, that the loop does not update, or of which it
 //! reads more than slices; scheduled programs, whose layouts are decided. Requires inlined calls. Idempotent. *Changed*
-//! means that something is pinned.
+//! means that a layout is pinned.
 
 use memplan_ir::{
     ArrayShape, Cursor, CustomCall, Insert, InstructionId, Layout, Module, Names, Op, Shape, Users,

@@ -5,9 +5,9 @@
 //!   f32[64,32] with {0,2} on dimension 0 and {1} on dimension 1: each device holds f32[16,8]
 //! ```
 //!
-//! Whatever a program's shardings are written in (arrays of devices, meshes with names), devices are numbered row-major,
-//! and each sharding divides their numbers at some strides. The axes are the finest division, so every sharding is a list
-//! of axes for each dimension, most major first.
+//! In every notation of shardings (arrays of devices, meshes with names), devices are numbered row-major, and each
+//! sharding divides their numbers at some strides. The axes are the coarsest common refinement of these divisions, so
+//! every sharding is a list of axes for each dimension, most major first.
 
 use memplan_ir::{
     ArrayShape, AxisRef, DeviceList, Dimensions, ReplicaGroups, ShardingKind, ShardingSpec, TileAssignment,

@@ -7,14 +7,14 @@
 //!                                                                      y = f32[128,4096] dot(x, a)
 //! ```
 //!
-//! Three steps, a file each: what the program says about shardings (`notes.rs`, Shardy's notes among them), how all other
-//! values are cut then (`propagate.rs`, over the factors of each operation, `rule.rs`), and the program of one device with
-//! its collectives (`partition.rs`, `reshard.rs`). Shardings are lists of axes of one grid of devices (`cut.rs`). The
-//! bodies of `shard_map` are for one device already, and stay as they are; [`OfOneDevice::for_all`] makes such a body of
-//! the whole program.
+//! There are three steps: reading the shardings in the program (`notes.rs`, with Shardy's annotations in `shardy.rs`),
+//! propagating them to all other values (`propagate.rs`, along the factors of each operation, `rule.rs`), and writing the
+//! program of one device with its collectives (`partition.rs`, `reshard.rs`). Shardings are lists of axes of one grid of
+//! devices (`cut.rs`). The bodies of `shard_map` are for one device already, and stay unchanged; [`OfOneDevice::for_all`]
+//! turns the whole program into such a body.
 //!
-//! Where XLA pads uneven parts or exchanges the borders of windows, this gathers whole arrays; devices that shardings
-//! list in no regular order are not understood.
+//! XLA pads uneven parts and exchanges the borders of windows; this crate gathers whole arrays instead. It does not
+//! understand shardings that list devices in no regular order.
 
 mod cut;
 mod notes;

@@ -1,4 +1,4 @@
-//! What a program says about shardings: on parameters, results and annotated values.
+//! Reads the shardings in a program: on parameters, results and annotated values.
 
 use memplan_ir::{
     DeviceList, InstructionId, Module, Op, Sharding, ShardingKind, ShardingSpec, TileAssignment,

@@ -1,8 +1,8 @@
-//! Makes the program of one device once it is known how every value is cut.
+//! Makes the program of one device, given the cut of every value.
 //!
-//! An operation computes its part of the result from the parts of its operands that this takes: along each factor
-//! ([`crate::rule`]) all arrays are cut alike. Operands that are cut otherwise are moved first; results that are sums of
-//! what devices have are added up. Operations without factors get whole operands.
+//! Each operation computes its part of the result from parts of its operands: along each factor ([`crate::rule`]), all
+//! arrays are cut alike. Operands with another cut are moved first; if the devices have summands of a result, these are
+//! added up. Operations without factors get whole operands.
 
 use memplan_ir::{
     BinaryOp, ComputationId, Cursor, ElementType, Insert, InstructionId, Module, Names, Op, Operands,

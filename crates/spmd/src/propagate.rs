@@ -1,10 +1,10 @@
-//! How every value of a program is cut, from what the program says about some.
+//! Finds the cut of every value of a program from the shardings that the program gives for some.
 //!
-//! As in Shardy: every operation has factors ([`Rule`]), and an array that is cut along a factor lets others be cut along
-//! it, operands and results alike, until nothing changes. Operations that only pass values on come first. Where axes
-//! could cut one array in two ways, the larger array decides.
+//! As in Shardy, every operation has factors ([`Rule`]). If an array is cut along a factor, the other operands and
+//! results with this factor are cut along it, too, until nothing changes. Operations that only pass values on come
+//! first. If axes could cut an array in two ways, the cut of the larger array wins.
 //!
-//! Loop state, and what conditionals return, is cut alike at every step.
+//! The state of a loop has one cut in all steps, and the result of a conditional one cut in all branches.
 
 use std::collections::BTreeSet;
 

@@ -5,10 +5,10 @@
 //!   r = f32[128,4] reshape(x: f32[16,8,4])             r: [i j] [k]  x: [i] [j] [k]
 //! ```
 //!
-//! If axes cut a factor, then every array that has it is cut along it, and each device computes its part alone; sums over
-//! a factor that is cut are sums of what the devices have. A dimension without factors must be whole.
+//! If axes cut a factor, every array with this factor is cut along it, and each device computes its part alone. Sums
+//! over a cut factor must then be added up over the devices. A dimension without factors must be whole.
 //!
-//! Factors follow from [`operands_read`], but for reshapes and collectives.
+//! Factors follow from [`operands_read`], except for reshapes and collectives.
 
 use memplan_ir::indexing::{IndexMap, Source, operands_read};
 use memplan_ir::{ArrayShape, BinaryOp, InstructionId, Literal, Module, Op, Scalar};

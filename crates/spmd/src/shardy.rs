@@ -1,4 +1,4 @@
-//! Shardy's notes on instructions, as JAX writes them into HLO: meshes of the module, shardings of values, axes of manual
+//! Reads Shardy's annotations, as JAX writes them into HLO: meshes of the module, shardings of values, axes of manual
 //! computations.
 //!
 //! ```text

@@ -1,5 +1,5 @@
-//! The program of all devices that runs a program of one on each: one manual computation, as JAX writes a `shard_map`
-//! over everything.
+//! Makes a program for all devices from the program of one: one manual computation, as JAX writes a `shard_map` over the
+//! whole program.
 //!
 //! ```text
 //!   body { w = f32[512,4096] parameter(0) ... }

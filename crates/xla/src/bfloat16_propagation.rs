@@ -1,4 +1,4 @@
-//! `bfloat16-propagation`: stores a value in the type of its readers, if these are all products.
+//! `bfloat16-propagation`: stores a value in the type in which its readers round it, if all readers are products.
 //!
 //! ```text
 //!   t = f32[n,n] tanh(x)                     =>     t = f32[n,n] tanh(x)
@@ -10,10 +10,10 @@
 //! The matrix unit of a TPU multiplies bf16. Unless a dot or convolution requests more precision, it rounds its
 //! operands, so an operand without other readers can be rounded where it is made, for half the bytes. The same holds
 //! for values that are only moved, padded, selected or compared before the product, and for values that the program
-//! converts itself. A value passed through loops or branches is rounded if all values that meet there can be.
+//! converts itself. A value passed through loops or branches is rounded if all values that meet there can be rounded.
 //!
-//! Left alone: parameters and results of the program, operations with several results, and all operands of operations
-//! that are neither such a product nor only move numbers. *Changed* means that some value is narrower.
+//! Left alone: parameters and results of the program, operations with several results, and operands of operations that
+//! neither are such products nor only move numbers. *Changed* means that some value is narrower.
 
 use memplan_analysis::{CallGraph, Dataflow, ValueId, ValueKind, dataflow};
 use memplan_ir::{

@@ -1,4 +1,5 @@
-//! `broadcast-rematerializer`: an array of one number is written for each of its readers, rather than copied.
+//! `broadcast-rematerializer`: writes an array of one repeated number again for each of its readers, instead of copying
+//! it.
 //!
 //! ```text
 //!   b = f32[512,512] fusion(), calls={broadcast(0)}      =>      b = f32[512,512] fusion(), calls={broadcast(0)}
@@ -6,9 +7,9 @@
 //!   t1 = tuple(b), t2 = tuple(c)                                 t1 = tuple(b), t2 = tuple(c)
 //! ```
 //!
-//! XLA's GPU compiler does this in the entry computation (seen on jaxlib 0.12.0.1), so that no array waits for the use of
-//! another one. It copies what is small, and where a single instruction reads the array and its copies. Runs after copy
-//! insertion. *Changed* means that there was such a copy.
+//! XLA's GPU compiler does this in the entry computation (seen on jaxlib 0.12.0.1), so that no array is kept for the
+//! copies. It copies small arrays, and arrays of which a single instruction reads the original and the copies. Runs
+//! after copy insertion. *Changed* means that there was such a copy.
 
 use memplan_ir::{InstructionId, Module, Op, Users};
 use memplan_rewriter::unshare::{CloneNames, clone_computation};

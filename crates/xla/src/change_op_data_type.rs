@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The libraries of XLA's CPU compiler do not multiply f16 (seen on jaxlib 0.10.2), so all three arrays are in memory a
-//! second time, and twice as wide. Nor do they multiply integers to floats: the operands are converted to floats first.
-//! Left alone: f16 with another type. *Changed* means that there was such a product.
+//! second time, and twice as wide. Nor do they compute float products of integers: the operands are converted to floats
+//! first. Left alone: f16 with another type. *Changed* means that there was such a product.
 
 use memplan_ir::{ArrayShape, ElementType, InstructionId, Module, Op, Shape};
 use memplan_rewriter::{Context, PassError, PassFn, Rewriter};

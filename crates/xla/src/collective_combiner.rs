@@ -1,4 +1,4 @@
-//! `collective-combiner`: sends arrays together that go the same way.
+//! `collective-combiner`: combines collectives of one kind among the same devices.
 //!
 //! ```text
 //!   a = f32[64] all-reduce(x)          xy = f32[96] concatenate(x, y)
@@ -9,10 +9,10 @@
 //!   b = f32[32] all-gather(y)          a = f32[64] get-tuple-element(ab), index=0; ...
 //! ```
 //!
-//! XLA goes through the program with operands before users, and combines collectives of one kind, among the same devices,
-//! up to some number and bytes of results; seen in 0.12 on fully sharded and data-parallel training steps. Its GPU compiler
-//! sends all-reduces as one array, and combines gathers along different dimensions too, since it gathers along the most
-//! major one. Its CPU compiler combines all-reduces only, of any size, so all gradients wait for the last one. Left alone:
+//! XLA goes through the program with operands before users, and combines collectives up to some number and bytes of
+//! results; seen in 0.12 on fully sharded and data-parallel training steps. Its GPU compiler sends combined all-reduces
+//! as one array, and also combines gathers along different dimensions, since it gathers along the most major dimension.
+//! Its CPU compiler combines only all-reduces, of any size, so all gradients wait for the last one. Left alone:
 //! collectives that depend on each other. *Changed* means that collectives were combined.
 
 use cranelift_entity::SecondaryMap;

@@ -8,9 +8,9 @@
 //!   g = f32[64,8] transpose(a)
 //! ```
 //!
-//! XLA's GPU compiler lets the dimension along which it gathers be the most major one of the layout, so that what each
-//! device sends is in one piece. The part of a device is copied for that, if it lies otherwise, and a product reads the
-//! gathered array in either order; what passes through a barrier is copied before. Seen in 0.12.
+//! XLA's GPU compiler makes the dimension along which it gathers the most major one of the layout, so that the part of
+//! each device is contiguous. If the part has another layout, XLA copies it. A product reads the gathered array in
+//! either order; an array that passes through a barrier is copied before. Seen in 0.12.
 //!
 //! Left alone: gathers of several arrays. *Changed* means that there was a gather along another dimension.
 

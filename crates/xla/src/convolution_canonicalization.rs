@@ -13,12 +13,12 @@
 //! XLA's CPU compiler calls libraries for convolutions of one dimension order only, and transposes other operands and
 //! results in memory: for example those of kernel gradients, in which batch and feature change places.
 //!
-//! Its GPU compiler uses the layout in which cuDNN is fastest, which moves elements if something else has fixed their
-//! layout: the two spatial dimensions of an image are between the others, the three of a volume after them, as are all
-//! for `f64` (seen on jaxlib 0.10.2 for an H100). The first of the other dimensions stays first, since cuDNN has its
-//! own gradients. Kernels are stored with the features that they make first. Where the window is
-//! larger than the input, as in the gradient of the kernel of a transposed convolution, they change places: this is a
-//! convolution forward for cuDNN, in the order of one (0.12.0.1).
+//! Its GPU compiler uses the layout in which cuDNN is fastest, which moves elements if the layout of an array is
+//! already fixed: the two spatial dimensions of an image are between the other dimensions, the three of a volume after
+//! them, as are all for `f64` (seen on jaxlib 0.10.2 for an H100). The first of the other dimensions stays first, since
+//! cuDNN has its own gradients. Kernels are stored with the output features first. If the window is larger than the
+//! input, as in the gradient of the kernel of a transposed convolution, window and input change places: cuDNN computes
+//! a forward convolution, in the dimension order of one (0.12.0.1).
 //!
 //! Left alone: convolutions already in that order. *Changed* means that one was not.
 

@@ -7,13 +7,14 @@
 //!   c = convolution(p, k), window={size=3x3 stride=2x2}
 //! ```
 //!
-//! cuDNN pads both sides equally, so XLA's GPU compiler pads other operands itself. Gradients of kernels need the same
-//! padded operand, which then stays in memory for them. Gradients of inputs, which read the kernel backward, come out as
-//! long as the padded operand, and are sliced. Other dilated operands, as in transposed convolutions, are also padded
+//! cuDNN pads both sides equally; for other paddings, XLA's GPU compiler pads the operand in memory. Gradients of kernels
+//! need the same padded operand, which stays in memory for them. Gradients of inputs, which read the kernel backward, are
+//! as long as the padded operand, and are sliced. Other dilated operands, as in transposed convolutions, are also padded
 //! between elements (seen on jaxlib 0.10.2).
 //!
-//! XLA makes the larger operand the input, with the padding that is left then. In the gradient of the kernel of a
-//! transposed convolution that is the gradient: both operands are padded, the smaller one between elements (0.12.0.1).
+//! XLA makes the larger operand the input, with the remaining padding. For the gradient of the kernel of a transposed
+//! convolution, this is the gradient of the result: both operands are padded, the smaller one between elements
+//! (0.12.0.1).
 //!
 //! Left alone: cropping. *Changed* means that an operand was padded, or a result sliced.
 

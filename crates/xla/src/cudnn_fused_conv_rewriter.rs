@@ -1,4 +1,4 @@
-//! `cudnn-fused-conv-rewriter`: one kernel for a convolution, and what is added to its result.
+//! `cudnn-fused-conv-rewriter`: fuses a convolution with the additions to its result.
 //!
 //! ```text
 //!   c = f32[8,4,4,16] convolution(x, w)
@@ -8,12 +8,13 @@
 //!   r = f32[8,4,4,16] maximum(e, zeros)
 //! ```
 //!
-//! cuDNN adds one number for each feature and one array (a residual, sums of skips), in either order, and cuts off what
-//! is negative. It reads that array from memory, even one that only repeats, and its result has memory of its own. What
-//! follows reads it there: sums of many convolutions are not computed from all of them at the end. Seen in 0.12.
+//! cuDNN adds one number for each feature (a bias) and one array (a residual, sums of skips), in either order, and sets
+//! negative numbers to zero. It reads that array from memory, even a broadcast, and its result has memory of its own.
+//! Later operations read the result there: a sum of many convolutions is not computed from all of them at the end. Seen
+//! in 0.12.
 //!
-//! Left alone: convolutions of the backward half, whose library calls add nothing, and results that something else
-//! reads before they are added. *Changed* means that there is a new kernel.
+//! Left alone: convolutions of the backward half, whose library calls add nothing, and results with other readers before
+//! the addition. *Changed* means that there is a new kernel.
 
 use memplan_ir::{
     BinaryOp, Convolution, FusionKind, InstructionId, Module, Op, Scalar, Users, WindowDimension,

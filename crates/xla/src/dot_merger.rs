@@ -1,4 +1,4 @@
-//! `dot-merger`: multiplies once where products have an operand in common.
+//! `dot-merger`: merges products that have an operand in common into one product.
 //!
 //! ```text
 //!   a = f32[64,16] dot(x, v)                    vw = f32[8,48] concatenate(v, w), dimensions={1}
@@ -7,11 +7,11 @@
 //!                                               b = f32[64,32] slice(ab)
 //! ```
 //!
-//! XLA's GPU compiler begins with the smallest and adds the next larger one as long as those merged before are small
-//! together and the sizes do not differ too much. Seen in 0.12 on programs of two to five products. Left alone: products
-//! that depend on each other, and products with several rows or columns of dimensions, which the dot decomposer takes
-//! apart. Not imitated: merging where the operand is transposed for one of them. *Changed* means that products were
-//! merged.
+//! XLA's GPU compiler begins with the smallest product and adds the next larger one, as long as the products merged so
+//! far are small together and the sizes do not differ too much. Seen in 0.12 on programs of two to five products. Left
+//! alone: products that depend on each other, and products with several dimensions of rows or columns, which the dot
+//! decomposer decomposes. Not modeled: merging if the operand is transposed for one of the products. *Changed* means
+//! that products were merged.
 
 use indexmap::IndexMap;
 use memplan_ir::{

@@ -1,4 +1,4 @@
-//! `dot-strength-reduction`: small products of a matrix with a vector as sums of elementwise products.
+//! `dot-strength-reduction`: rewrites small products of a matrix and a vector to sums of elementwise products.
 //!
 //! ```text
 //!   d = bf16[32,4,2048] dot(q: bf16[32,4,64], k: bf16[32,2048,4,64])    batches of 32 and 4, sums of 64
@@ -8,10 +8,10 @@
 //!   d = bf16[32,4,2048] transpose(convert(s))
 //! ```
 //!
-//! XLA's GPU compiler does this while it simplifies, before it makes matrices of what products read. So a step of decoding
-//! reads its cache as it lies, in one kernel (seen on jaxlib 0.12.0.1). An operand is a vector if each of its dimensions is
-//! a batch or summed, or has one element. Left alone: products with more than [`DotStrengthReduction::max_size`] for each batch, and integers.
-//! *Changed* means that there was such a product.
+//! XLA's GPU compiler does this while it simplifies, before it converts operands of products to matrices. So a step of
+//! decoding reads its cache in place, in one kernel (seen on jaxlib 0.12.0.1). An operand is a vector if each of its
+//! dimensions is a batch or summed, or has one element. Left alone: products with more than
+//! [`DotStrengthReduction::max_size`] for each batch, and integers. *Changed* means that there was such a product.
 
 use memplan_ir::{
     ArrayShape, BinaryOp, Dimensions, Dot, ElementType, InstructionId, Module, Op, Scalar, Shape,

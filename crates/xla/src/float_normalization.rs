@@ -1,4 +1,4 @@
-//! `float-normalization`: arithmetic in the type that the code generator has.
+//! `float-normalization`: does arithmetic in the types that the code generator supports.
 //!
 //! ```text
 //!   a = bf16[4] add(x, y)      =>     xw = f32[4] convert(x)
@@ -7,16 +7,16 @@
 //!                                     a = bf16[4] convert(aw)
 //! ```
 //!
-//! Before jaxlib 0.12, XLA's CPU compiler has code for conversions of narrow floats only, so it widens the operands of
-//! slices, transposes and updates as those of sums: an array that is read in narrow slices exists in the wide type as a
-//! whole. Since jaxlib 0.12 it moves and compares narrow floats as they are ([`FloatNormalization::keeps`]), and so does
-//! its library of kernels compute with them ([`FloatNormalization::library`]); it widens the operands of all other
-//! products. Every operation still rounds its result, as in the program; sums over devices are taken, and arrays sent, in
-//! the wide type.
+//! Before jaxlib 0.12, XLA's CPU compiler can only convert narrow floats, so it widens the operands of slices,
+//! transposes and updates like those of sums: an array that is read in narrow slices exists in the wide type as a
+//! whole. Since jaxlib 0.12 it moves and compares narrow floats without conversions ([`FloatNormalization::keeps`]),
+//! and its library of kernels computes with them ([`FloatNormalization::library`]); it widens the operands of all other
+//! products. Every operation still rounds its result, as in the program; all-reduces and other collectives use the wide
+//! type.
 //!
 //! Left alone: parameters, tuples, control flow, calls, conversions, reinterpretations, constants, updates of slices
 //! (XLA widens and fuses them with the conversions around them), before jaxlib 0.12 products with a wide result, and
-//! operations that call computations with other than elementwise operations. *Changed* means that something was widened.
+//! operations that call computations with other than elementwise operations. *Changed* means that a value was widened.
 
 use memplan_ir::{
     BinaryOp, ComputationId, Cursor, ElementType, Insert, InstructionId, Module, Names, Op, Opcode, Shape,

@@ -1,4 +1,4 @@
-//! `gemm-workspace`: the working memory of a library that multiplies.
+//! `gemm-workspace`: adds the working memory of a library's matrix products.
 //!
 //! ```text
 //!   d = c64[8,8] dot(x, y)      =>      t = (c64[8,8], u8[4194304]) fusion(x, y), calls={dot, and zeros}

@@ -8,12 +8,12 @@
 //!   r     = f32[8] reduce(sums, 0), dimensions={1}
 //! ```
 //!
-//! There are at most as many parts as the square root of what is reduced: a power of two if that divides it, else the number of
-//! parts that needs the least padding (seen on jaxlib 0.12.0.1, with 25 reductions). The first of the two is a kernel that reads
-//! all; the second one is small, and what uses the result is fused into that.
+//! The number of parts is at most the square root of the number of reduced elements: a power of two if one divides that
+//! number, else the number of parts that needs the least padding (seen on jaxlib 0.12.0.1, with 25 reductions). The first
+//! reduction is a kernel that reads all elements; the second is small, and users of the result are fused into it.
 //!
-//! Left alone: reductions over dimensions that do not lie beside each other, other than over batches of the last ones, and
-//! reductions inside fusions. *Changed* means that a reduction was split.
+//! Left alone: reductions over dimensions that are not adjacent, except over batches of the last ones, and reductions
+//! inside fusions. *Changed* means that a reduction was split.
 
 use memplan_ir::{
     ArrayShape, ComputationId, Dimensions, InstructionId, Layout, Module, Op, PaddingDimension, Shape,

@@ -1,12 +1,13 @@
-//! `layout-constraints`: drops the calls by which a program fixes the layout of a value (JAX's `with_layout_constraint`).
+//! `layout-constraints`: removes the calls by which a program fixes the layout of a value (JAX's
+//! `with_layout_constraint`).
 //!
 //! ```text
 //!   r = f32[4,64]{1,0} custom-call(s), custom_call_target="LayoutConstraint"      =>      s
 //! ```
 //!
-//! XLA follows them when it assigns layouts, and drops them before it fuses. Here layouts are row-major from the
-//! beginning; what such a call prevents is that state is stored in another order ([`crate::LOOP_STATE_LAYOUTS`]), so
-//! this pass comes after that. Left alone: calls for another layout than that of their operand. Idempotent.
+//! XLA follows these calls when it assigns layouts, and removes them before it fuses. Here layouts are row-major from the
+//! beginning, and such a call only prevents that state is stored in another order ([`crate::LOOP_STATE_LAYOUTS`]), so
+//! this pass runs after that one. Left alone: calls for another layout than that of their operand. Idempotent.
 
 use memplan_ir::{Module, Op};
 use memplan_rewriter::{Context, PassError, PassFn, Rewriter};

@@ -1,14 +1,14 @@
-//! `layout-normalization`: transposes after the operations on elements that read them.
+//! `layout-normalization`: moves transposes behind the elementwise operations that read them.
 //!
 //! ```text
 //!   t = f32[8,4] transpose(x)                e = f32[4,8] exponential(x)
 //!   e = f32[8,4] exponential(t)       =>     u = f32[8,4] transpose(e)
 //! ```
 //!
-//! XLA's layout assignment makes a transpose another view of the same bytes, and so is what is computed from it element
-//! by element, or reduced from it. Elements move where something needs another order: there, its layout normalization
-//! writes a transpose. Only what repeats or counts (a broadcast, an iota) has no order of its own. So scores of
-//! attention that a product makes with the queries last stay that way through the softmax.
+//! XLA's layout assignment makes a transpose another view of the same bytes, and elementwise results and reductions of
+//! the transposed array keep that order. If an operation needs another order, XLA's layout normalization writes a
+//! transpose there. Only broadcasts and iotas have no order of their own. So if a product computes attention scores
+//! with the queries last, they stay in this order through the softmax.
 //!
 //! Left alone: operations that read two arrays of which only one is transposed; XLA copies one of them. *Changed* means
 //! that an operation was moved before a transpose.

@@ -1,8 +1,8 @@
-//! Passes that XLA's compilers run and memplan does not: only estimates of XLA run them.
+//! Passes of XLA's compilers that memplan's own compiler does not run: only estimates of XLA run them.
 //!
-//! Each preserves a program's meaning but not its needs: numbers become wider or narrower, values are computed long
+//! Each preserves a program's meaning but changes its memory: numbers become wider or narrower, values are computed long
 //! before their use, operands are rearranged to suit a library. The passes have XLA's names. A compiler's file lists
-//! the passes that it runs, with a table of options for some, which only the pass itself can parse.
+//! the passes that it runs; some have a table of options there, which only the pass itself parses.
 
 mod bfloat16_propagation;
 mod broadcast_rematerializer;

@@ -1,4 +1,4 @@
-//! `library-call-layouts`: copies around library calls with layouts that are not row-major.
+//! `library-call-layouts`: inserts copies around library calls with layouts that are not row-major.
 //!
 //! ```text
 //!   x = f32[4,2]{0,1} custom-call(a, b),      =>     c = f32[4,4]{0,1} copy(a)

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Supported matrix products and convolutions become library kernels alone. A reduction also takes in operations above
-//! and below it without other readers, matrix products included, as long as the library supports them. No other fusion
-//! takes such a kernel apart. The rules are those of XLA's `LibraryRewriter`.
+//! and below it without other readers, matrix products included, as long as the library supports them. No later fusion
+//! divides such a kernel. The rules are those of XLA's `LibraryRewriter`.
 //!
 //! Left alone: instructions with control dependencies, and arrays of fewer than 4,096 elements. *Changed* means that
 //! there is a new fusion.

@@ -1,4 +1,4 @@
-//! `loop-buffers`: lets every array of equal elements that loops carry be made where it lies.
+//! `loop-buffers`: gives each array of equal elements that loops carry a broadcast of its own.
 //!
 //! ```text
 //!   z = f32[50,1024] broadcast(zero)           z = f32[50,1024] broadcast(zero)
@@ -6,9 +6,10 @@
 //!   w = while(s)                               s = (f32[50,1024], ..) tuple(z, y)
 //! ```
 //!
-//! A scan writes each of its results into an array of zeros. Were all of them one array, each would be copied, beside
-//! the zeros. libtpu allocates each alone (`AllocateBuffer`, seen on libtpu 0.0.52). Left alone: what is no broadcast of a
-//! scalar, or is read by the loop alone. *Changed* means that an array was added.
+//! A scan writes each of its results into an array of zeros. If all results shared one array of zeros, each would be a
+//! copy of it, in addition to the zeros. libtpu allocates each separately (`AllocateBuffer`, seen on libtpu 0.0.52).
+//! Left alone: other values than broadcasts of a scalar, and arrays that only the loop reads. *Changed* means that an
+//! array was added.
 
 use memplan_ir::{Cursor, InstructionId, Module, Names, Op, Users};
 use memplan_rewriter::{Context, PassError, PassFn};

@@ -1,4 +1,4 @@
-//! `loop-state-layouts`: stores what loops update in place in the order in which they read it.
+//! `loop-state-layouts`: stores state that a loop updates in place in the dimension order in which the loop reads it.
 //!
 //! ```text
 //!   u = f32[8,64,4] dynamic-update-slice(state, x, i, t, 0)            state is f32[8,4,64], and so is u
@@ -6,17 +6,17 @@
 //!   r = f32[4,64] transpose(reshape(s))
 //! ```
 //!
-//! XLA assigns layouts to the body of a loop before it looks at what the loop begins with: products in it choose the
-//! order of caches of keys and values, and the whole caches are transposed before and after the loop. Here layouts are
+//! XLA assigns layouts to the body of a loop before it assigns one to the initial state: products in the body choose the
+//! order of caches of keys and values, and XLA transposes the whole caches before and after the loop. Here layouts are
 //! row-major, so dimensions change places instead. Seen in 0.12 on XLA GPU, on decoders with a loop over layers.
 //!
-//! A slice may be updated before it is read, and stored again after that. State that a loop only writes lies as its rows are
-//! computed (`reduction-layouts`), if those are transposed to become rows.
+//! A slice may be updated before it is read, and stored again after that. State that a loop only writes has the order in
+//! which its rows are computed (`reduction-layouts`), if these are transposed to become rows.
 //!
 //! The same holds for state that is only read, if it is read as a whole, like the kernels of convolutions in a loop over
-//! parts of a batch, or if what is read is gathered from all devices (`collective-layouts`).
+//! parts of a batch, or if the values that are read are gathered from all devices (`collective-layouts`).
 //!
-//! Left alone: slices of state that begins with anything but what the caller gives, of other state that is not updated, and
+//! Left alone: slices of state whose initial value is not the caller's array, of other state that is not updated, and
 //! state that is read in several orders or without a transpose. *Changed* means that state is stored in another order.
 
 use memplan_ir::{

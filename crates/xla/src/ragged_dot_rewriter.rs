@@ -8,8 +8,8 @@
 //!   r = f32[m,n] dot(s, w), contracting {0,2}x{0,1}
 //! ```
 //!
-//! So it takes an array of all rows for each group. Where the contracted dimension is cut into groups (gradients of the
-//! weights), both sides are repeated, and groups are a batch. XLA does this on CPUs and GPUs; seen in 0.12.
+//! So XLA needs an array of all rows for each group. If the groups divide the contracted dimension (gradients of the
+//! weights), XLA repeats both operands, and groups are a batch. XLA does this on CPUs and GPUs; seen in 0.12.
 //!
 //! Left alone: groups of batches, and groups that differ between batches. *Changed* means that there was such a product.
 

@@ -1,4 +1,4 @@
-//! `reduce-window-rewriter`: computes running sums as trees of short ones.
+//! `reduce-window-rewriter`: computes long running sums as trees of short running sums.
 //!
 //! ```text
 //!   s = f32[8,1024] reduce-window(x, 0), window={size=1x1024 pad=0_0x1023_0}, to_apply=add

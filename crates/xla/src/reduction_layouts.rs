@@ -1,4 +1,4 @@
-//! `reduction-layouts`: computes what a loop stacks in the order in which it is reduced.
+//! `reduction-layouts`: computes values that a loop stacks in the dimension order in which they are reduced.
 //!
 //! ```text
 //!   b = f32[8,4,64] broadcast(x), dimensions={0,1}       b = f32[8,64,4] broadcast(x), dimensions={0,2}
@@ -7,15 +7,15 @@
 //!   u = f32[1,8,4,64] reshape(e)                         u = f32[1,8,4,64] reshape(transpose(e))
 //! ```
 //!
-//! XLA's layout assignment asks for reduced dimensions last, if they have 32 elements and more. What is computed of repeated
-//! values only, element by element, has no other order, and the stack that a loop makes of it is in that order, too: where
-//! another loop reads it, the whole stack is transposed. Of several reductions the last one is asked first; one whose result
-//! has a single dimension is not asked. State that the loop only reads is read transposed, and `loop-state-layouts` then stores
-//! it and the stack so.
+//! XLA's layout assignment puts reduced dimensions last, if they have 32 elements and more. Elementwise results of
+//! broadcasts have no other order, and a loop stacks them in this order, too; if another loop reads the stack, XLA
+//! transposes all of it. If there are several reductions, the last one decides first; a reduction whose result has a
+//! single dimension does not count. State that the loop only reads is read transposed, and `loop-state-layouts` then
+//! stores it and the stack in this order.
 //!
 //! Seen in 0.12 on XLA GPU, on logarithms of sums of exponentials in loops that are differentiated (hidden Markov models,
-//! optimal transport). Left alone: what is computed of anything but repeated values and unchanging state. *Changed* means
-//! that something is computed in another order.
+//! optimal transport). Left alone: values that depend on anything but broadcasts and unchanging state. *Changed* means
+//! that a value is computed in another order.
 
 use memplan_ir::{ComputationId, Cursor, Dimensions, Insert, InstructionId, Module, Names, Op, Shape, Users};
 use memplan_rewriter::loops::{self, Loop};

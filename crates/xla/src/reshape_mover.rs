@@ -1,13 +1,13 @@
-//! `reshape-mover`: transposes after the elementwise operations that read them.
+//! `reshape-mover`: moves transposes behind the elementwise operations that read them.
 //!
 //! ```text
 //!   t = f32[8,4] transpose(x)                e = f32[4,8] exponential(x)
 //!   e = f32[8,4] exponential(t)       =>     u = f32[8,4] transpose(e)
 //! ```
 //!
-//! A product that reads the result can then take the transpose in. Unlike `layout-normalization`, this is no choice of
-//! layouts: transposes that something else reads as well, and those before reductions, stay. XLA's pass of this name also
-//! moves reshapes, which take no memory.
+//! A product that reads the result can then absorb the transpose. Unlike `layout-normalization`, this pass does not
+//! choose layouts: transposes with other readers, and those before reductions, stay. XLA's pass of this name also moves
+//! reshapes, which take no memory.
 //!
 //! *Changed* means that an operation was moved before a transpose.
 

@@ -8,9 +8,9 @@
 //!   ROOT t = f32[8,4]{1,0} transpose(x)
 //! ```
 //!
-//! StableHLO has no layouts, so JAX's parameters and results are row-major, and XLA moves elements for that (seen on
-//! jaxlib 0.10.2). Left alone: returned parameters, and results of control flow, calls and libraries. *Changed* means
-//! that the layout of a result changed.
+//! StableHLO has no layouts, so JAX's parameters and results are row-major, and XLA moves elements to make results
+//! row-major (seen on jaxlib 0.10.2). Left alone: returned parameters, and results of control flow, calls and
+//! libraries. *Changed* means that the layout of a result changed.
 
 use memplan_ir::{InstructionId, Layout, Module, Op, Role, Shape, layouts_asked_for};
 use memplan_rewriter::{Context, PassError, PassFn};

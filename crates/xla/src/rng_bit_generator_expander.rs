@@ -1,14 +1,14 @@
-//! `rng-bit-generator-expander`: the words of random blocks are in memory before they lie side by side.
+//! `rng-bit-generator-expander`: stores the words of random blocks in memory before they are interleaved.
 //!
 //! ```text
 //!   b = (u64[2], u32[4096]) rng-bit-generator(s)    =>    t = (u64[2], u32[4096], u8[16384]) fusion(s), calls={b, and zeros}
 //!                                                         b = (u64[2], u32[4096]) tuple(t#0, t#1)
 //! ```
 //!
-//! XLA's GPU compiler writes out what each algorithm does. One kernel computes the first, second, ... word of every
-//! block, as arrays of their own, which a second kernel interleaves (seen on jaxlib 0.12.0.1); together they are as large
-//! as the bits. Here they are a result that nobody reads. Left alone: generators inside fusions. *Changed* means that
-//! there was another.
+//! XLA's GPU compiler expands each algorithm into operations. One kernel computes the first, second, ... word of every
+//! block, each in a separate array, and a second kernel interleaves these arrays (seen on jaxlib 0.12.0.1); together
+//! they are as large as the bits. Here they are a result without readers. Left alone: generators inside fusions.
+//! *Changed* means that there was a generator outside of fusions.
 
 use memplan_ir::{InstructionId, Module, Op};
 use memplan_memory::Bytes;

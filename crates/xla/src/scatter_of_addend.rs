@@ -6,8 +6,8 @@
 //! ```
 //!
 //! XLA's algebraic simplifier does this to gradients of look-ups, which are added to another gradient. Seen in 0.12 on
-//! XLA CPU and GPU, on all programs of docs/truth.md with such sums. Left alone: scatters that something else reads
-//! too. *Changed* means that there is a new scatter.
+//! XLA CPU and GPU, on all programs of docs/truth.md with such sums. Left alone: scatters with other readers.
+//! *Changed* means that there is a new scatter.
 
 use memplan_ir::{BinaryOp, InstructionId, Module, Op};
 use memplan_rewriter::{Context, PassError, PassFn, Rewriter};

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! XLA's CPU and GPU compilers do this (seen on jaxlib 0.10.2). A position takes four bytes per dimension, and the
-//! selected values are computed once more, although nobody reads them. The position -1 marks that no element was seen
-//! yet; then the other element is selected, so padding never is.
+//! selected values are computed once more, although no operation reads them. The position -1 marks that no element was
+//! seen yet; then the other element is selected, so padding is never selected.
 //!
 //! Left alone: selections that call computations. *Changed* means that there was a select-and-scatter.
 

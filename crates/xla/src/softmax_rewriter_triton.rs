@@ -1,4 +1,4 @@
-//! `softmax-rewriter-triton`: one kernel for a value, a reduction of its rows, and what is computed from both.
+//! `softmax-rewriter-triton`: one kernel for a value, a reduction of its rows, and the operations that combine both.
 //!
 //! ```text
 //!   m = f32[8] reduce(x), dimensions={1}, maximum
@@ -6,18 +6,18 @@
 //!   s = f32[8,16] subtract(x, b)
 //! ```
 //!
-//! Where the result of one such diamond begins the next one (softmax, normalization), both are one kernel. It holds a
-//! row at a time, so it cannot write over its operand; and its result is stored, even if others could compute it. The
-//! kernel also takes in operations on elements that only it needs, and those that follow the result, with reductions of its
-//! rows, as in variances.
+//! If the result of one such diamond begins the next one (softmax, normalization), both are one kernel. It holds a row
+//! at a time, so it cannot write over its operand; its result is stored, even if other kernels could compute it. The
+//! kernel also includes elementwise operations that only it needs, and those that follow the result, with reductions of
+//! its rows, as in variances.
 //!
-//! XLA's fusion pass computes a single diamond again in each kernel that reads its result, if several do, and each of them can:
-//! kernels that reduce, or compute element by element. Where one looks up or updates elements, or multiplies the rows as they are,
-//! the result is stored. A kernel that computes the exponentials of a softmax again goes on, reductions of its rows included, to
-//! where something else reads its values.
+//! If several kernels read the result of a single diamond and all can compute it (kernels that reduce, or compute
+//! element by element), XLA's fusion pass computes the diamond again in each. If one of them looks up or updates
+//! elements, or multiplies the rows unchanged, the result is stored. A kernel that computes the exponentials of a
+//! softmax again continues with their readers, reductions of its rows included, up to values with other readers.
 //!
-//! Seen in 0.12 on softmax, logarithms of it, and normalizations, with rows of 2 to 16,384 elements: longer ones XLA
-//! reduces in steps. Left alone: other reductions that something else reads too. *Changed* means that there is a new kernel.
+//! Seen in 0.12 on softmax, logarithms of it, and normalizations, with rows of 2 to 16,384 elements; XLA reduces longer
+//! rows in steps. Left alone: other reductions with other readers. *Changed* means that there is a new kernel.
 
 use memplan_ir::{FusionKind, InstructionId, Module, Op, Opcode, Users};
 use memplan_rewriter::{Context, PassError, PassFn, call_graph, cost};

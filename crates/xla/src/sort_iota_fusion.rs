@@ -1,4 +1,4 @@
-//! `sort-iota-fusion`: a sort also makes the element numbers that it sorts along.
+//! `sort-iota-fusion`: a sort also generates the element numbers that it sorts as a second operand.
 //!
 //! ```text
 //!   i = s32[n] iota()                        =>      t = (f32[n], s32[n]) fusion(x), kind=kCustom,

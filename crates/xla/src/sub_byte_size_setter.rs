@@ -4,8 +4,9 @@
 //!   w = s4[4096,4096]{1,0} parameter(0)      =>      w = s4[4096,4096]{1,0:E(4)} parameter(0)
 //! ```
 //!
-//! XLA's CPU and GPU compilers do this to every such array, the caller's too, so weights of `s4` take half a byte each. Seen in
-//! 0.12 on a decoder with quantised weights. Left alone: `pred`. *Changed* means that an array was not packed.
+//! XLA's CPU and GPU compilers do this to every such array, including those of the caller, so weights of `s4` take half a
+//! byte each. Seen in 0.12 on a decoder with quantized weights. Left alone: `pred`. *Changed* means that an array was not
+//! packed.
 
 use memplan_ir::{ElementType, InstructionId, Layout, Module, Shape};
 use memplan_rewriter::{Context, PassError, PassFn, interface};

@@ -8,12 +8,12 @@
 //!   t = (f16[8,4], s32[8,4]) tuple(slice(s#0), slice(s#1))
 //! ```
 //!
-//! XLA's CPU and GPU compilers do this (seen on jaxlib 0.10.2), but for the element types and sizes that their library
-//! finds by itself. Newer ones (0.12.0.1) have another way for bf16, in rows of fewer than 65,536 elements: an element and
-//! its position are halves of one integer, which is sorted. The upper half is ordered as the elements are, the lower half
-//! is larger for earlier positions.
+//! XLA's CPU and GPU compilers do this (seen on jaxlib 0.10.2), except for the element types and sizes that their
+//! library supports. Newer ones (0.12.0.1) use another method for bf16, in rows of fewer than 65,536 elements: they
+//! sort integers whose halves are an element and its position. The upper half is ordered as the elements are; the lower
+//! half is larger for earlier positions.
 //!
-//! *Changed* means that there was a topk that the library does not find.
+//! *Changed* means that there was a topk that the library does not support.
 
 use memplan_ir::{
     ArrayShape, BinaryOp, ComparisonDirection, ComparisonType, ComputationId, ElementType, Insert,

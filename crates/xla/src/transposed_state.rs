@@ -8,10 +8,10 @@
 //!                                          ROOT r = tuple(c)
 //! ```
 //!
-//! XLA assigns layouts from the parameters on: a transpose is another view of the same bytes, and so are elementwise
-//! results of it. Elements move only where row-major order is required, by a copy that is fused with the transpose. For
-//! tuple elements passed to a loop or the caller it is not fused: the copy reads an element of the old tuple, and
-//! tuples are simplified only after fusion. Here all layouts are row-major, so this pass inserts the copies;
+//! XLA assigns layouts from the parameters on: a transpose is another view of the same bytes, and elementwise results
+//! of it have the same layout. If a user requires row-major order, XLA inserts a copy, which is fused with the
+//! transpose. It is not fused for tuple elements passed to a loop or the caller: the copy reads an element of the old
+//! tuple, and tuples are simplified only after fusion. Here all layouts are row-major, so this pass inserts the copies;
 //! `tuple-simplifier` must run after fusion.
 //!
 //! Left alone: results that are not tuples. *Changed* means that there is a new copy.

@@ -1,4 +1,4 @@
-//! `windows-outside-lanes`: overlapping windows must not move along the dimension in lanes.
+//! `windows-outside-lanes`: copies operands so that overlapping windows do not move along the dimension in lanes.
 //!
 //! ```text
 //!                                                  c = f32[1,112,112,64]{3,2,1,0:T(8,128)} copy(x)
@@ -10,7 +10,7 @@
 //! The machine's default layout puts the width of an image into lanes if that needs less padding than features do.
 //! Windows that overlap there read the same lanes several times, which a TPU does slowly, so libtpu copies the array:
 //! of the dimensions without windows, the one that needs the fewest bytes goes into lanes, all others keep their order.
-//! Gradients of windows choose a position in each, so for them every window counts.
+//! Gradients of windows choose a position in each window, so the pass treats all their windows as overlapping ones.
 //!
 //! Runs after fusion. Left alone: windows inside fusions, which read computed values, windows that cover all
 //! dimensions, and machines without tiles. *Changed* means that there is a new copy.

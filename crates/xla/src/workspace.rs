@@ -1,4 +1,4 @@
-//! Working memory of an instruction, as one more result that nobody reads.
+//! Working memory of an instruction, as an additional result without readers.
 
 use memplan_ir::{
     Cursor, ElementType, Fusion, FusionKind, Insert, InstructionId, Module, Names, Op, Operands, Shape,

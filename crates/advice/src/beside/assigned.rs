@@ -1,4 +1,4 @@
-//! A compiler's own buffer assignment as a plan.
+//! Converts a compiler's own buffer assignment to a plan.
 
 use memplan_analysis::ValueId;
 use memplan_driver::Estimate;

@@ -1,4 +1,4 @@
-//! Why a value is in memory on one side, and no value like it is in memory on the other side at the compared instant.
+//! Why a value is in memory on one side, while the other side has no such value in memory at the compared instant.
 
 use memplan_analysis::{ValueId, folded_operation, operation};
 use memplan_ir::{ArrayShape, ElementType, InstructionId, Opcode};

@@ -1,13 +1,14 @@
-//! Compares what an estimate expects of a compiler with the module that the compiler made.
+//! Compares the plan that an estimate expects of a compiler with the module that the compiler made.
 //!
 //! ```text
 //!   program ─┬─► estimate ──────► values, live ranges ─┐
 //!            └─► XLA ─► module ─► values, live ranges ─┴─► partners ─► values without a partner ─► causes
 //! ```
 //!
-//! Values are paired by what compilers keep, as [`diff`](crate::diff) does: names of operations, source lines, shapes. Each
-//! side is looked at while it holds most of what matters: at its own peak, or at the instant that corresponds to the peak of
-//! the other side. What one side holds then and the other does not is explained by the decision that makes it so.
+//! Values are paired by properties that compilers keep, as in [`diff`](crate::diff): names of operations, source lines,
+//! shapes. Each side is examined at one instant: at its own peak, or at the instant that corresponds to the peak of the
+//! other side. For each value that only one side has in memory then, the comparison finds the decision that causes the
+//! difference.
 
 mod align;
 #[cfg(feature = "proto")]

@@ -1,12 +1,12 @@
-//! What computes a value: seen through kernels, and through everything that only moves elements.
+//! Finds the operation that computes a value, through kernels and through operations that only move elements.
 //!
 //! ```text
 //!   t = fusion(a, b) { s = add(a, b)   ROOT r = transpose(s) }      t is computed by s, and is in another order
 //!   c = fusion(t)    { ROOT k = copy(t) }                           c is computed by s, and moved
 //! ```
 //!
-//! Compilers cut kernels at other places, name them anew and turn their results round; the operation within, with the name
-//! and the line that the framework gave it, is the same for all of them.
+//! Compilers divide kernels differently, rename them and transpose their results. The operation inside, with the name and
+//! the source line from the framework, is the same for all compilers.
 
 use memplan_analysis::{Dataflow, ValueId, ValueKind, folded_operation, operation};
 use memplan_ir::{ArrayShape, ComputationId, Instruction, InstructionId, Module, Op, ShapeIndex};

@@ -1,4 +1,5 @@
-//! One of two plans of a program: what is in memory when, and what each operation of the program has become there.
+//! One of two plans of a program: when each value is in memory, and which values each operation of the program has
+//! become.
 
 use memplan_analysis::{Time, ValueId, folded_operation, operation};
 use memplan_driver::Estimate;

@@ -1,4 +1,4 @@
-//! Causes: groups changes at the peak that have one reason.
+//! Causes: groups the changes at the peak by their reason.
 
 use std::collections::BTreeMap;
 

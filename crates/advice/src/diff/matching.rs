@@ -1,7 +1,7 @@
-//! Which values before and after are the same thing: by name first, and by what they are where names moved.
+//! Matches the values before with those after: by name first, and by class and shape if names changed.
 //!
-//! A dimension that changed is known from the arguments, so that of several values with one name each finds the one that
-//! it has become, and not another that happens to be as large.
+//! The arguments show which dimension changed. So each of several values with one name is matched with the value that it
+//! has become, and not with another one that happens to be as large.
 
 use std::collections::VecDeque;
 

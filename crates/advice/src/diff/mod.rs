@@ -1,8 +1,8 @@
-//! What changed between two plans: totals, who holds the peak, and why.
+//! What changed between two plans: totals, the holders of the peak, and the reasons.
 //!
-//! Plans are compared as plan files, so that a program of today can be held against a file of last week. Holders of the
-//! peak are matched by name, then by what they are ([`Matched`]); changes that have the same reason are one [`Cause`].
-//! Each memory has its own peak, and is compared by itself.
+//! Plans are compared as plan files, so a program can be compared with a file of last week. Holders of the peak are
+//! matched by name, then by class and shape ([`Matched`]); changes that have the same reason are one [`Cause`]. Each
+//! memory has its own peak, and is compared separately.
 
 mod causes;
 mod matching;

@@ -1,16 +1,16 @@
 //! Whether the peak is at another place of the program than before.
 //!
 //! ```text
-//!   bytes │      after  ┌──┐               Of a program that grew, what holds the peak after is compared with what is
-//!         │      ┌───┐  │  │               live at the same place before: values there have a partner each.
+//!   bytes │      after  ┌──┐               If a program grew, the values at the peak after are compared with those that
+//!         │      ┌───┐  │  │               are live at the same place before: there, each value has a partner.
 //!         │      │ ┌─┴──┘  │
-//!         │   ┌──┘ │before │               What the peak before held more is not a change of any value,
-//!         │   │ ┌──┘ └──┐  │               but that the peak moved.
+//!         │   ┌──┘ │before │               If the peak before has more bytes than this place, no value changed by the
+//!         │   │ ┌──┘ └──┐  │               difference: the peak moved.
 //!         └───┴─┴───────┴──┴──► time
 //! ```
 //!
-//! Which place of one program is that of the peak of the other is known from values: it is where most of what is live at
-//! that peak is live, and least of what is not.
+//! The place of one program that corresponds to the peak of the other is found from values: the instant at which most of
+//! the values of that peak are live, and fewest others.
 
 use memplan_analysis::{Time, ValueId, folded_operation, operation};
 use memplan_ir::{InstructionId, Module};

@@ -1,4 +1,4 @@
-//! What each value of a program has become in another one: of all values, and not only of those at a peak.
+//! The counterpart of each value of a program in another program, for all values, and not only for those at a peak.
 
 use std::cmp::Reverse;
 

@@ -1,4 +1,4 @@
-//! Shapes as plan files write them, and the ratios by which they grow.
+//! Shapes in the text form of plan files, and the ratios by which they grow.
 
 use indexmap::IndexMap;
 

@@ -1,9 +1,9 @@
-//! Why each copy is there.
+//! The reason for each copy.
 //!
 //! A copy exists because two values would have to share bytes and cannot, or because bytes have to be in another order or
-//! in another memory. Of the copies that memplan inserts, copy insertion says which it is. Of those that came with the
-//! program, as in modules that another compiler has scheduled, it is found from what happens to the copy: who overwrites
-//! it, and who still needs the original.
+//! in another memory. For copies that memplan inserts, copy insertion records the reason. For copies that came with the
+//! program, as in modules that another compiler has scheduled, the reason is found from the users: which instruction
+//! overwrites the copy, and which still needs the original.
 
 use memplan_analysis::{ValueId, ValueKind, operation};
 use memplan_ir::{InstructionId, Op, PositionId, Shape};

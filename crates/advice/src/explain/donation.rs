@@ -1,4 +1,4 @@
-//! Which arguments the caller donates, what that saves, and which others could be donated.
+//! The arguments that the caller donates, the bytes that this saves, and the arguments that it could also donate.
 
 use std::collections::VecDeque;
 

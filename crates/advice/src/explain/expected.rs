@@ -1,4 +1,4 @@
-//! The estimate of the usual compiler for a program that no compiler has changed yet.
+//! The estimate for a program that no compiler has changed yet, by the usual compiler of its target.
 
 use memplan_driver::{Estimate, estimate};
 use memplan_ir::Module;

@@ -1,4 +1,4 @@
-//! Explains one value: its definition, its readers, why it lives so long, the values that share its bytes, and how to
+//! Explains one value: its definition, its readers, what keeps it alive, the values that share its bytes, and how to
 //! free it.
 
 use memplan_analysis::{Phase, Time, ValueClass, ValueId, ValueKind, operation};

@@ -1,4 +1,4 @@
-//! Facts about the original program beside the levers: padding at its peak, and the pool of its process.
+//! Facts about the original program that are no levers: padding at its peak, and the pool of its process.
 
 use indexmap::IndexMap;
 use memplan_driver::{Estimate, EstimateError, estimate};

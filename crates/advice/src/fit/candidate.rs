@@ -1,4 +1,4 @@
-//! A program under change: the module, and facts about it that are not in the module.
+//! A program that levers change: the module, and facts about it that are not in the module.
 
 use std::sync::{Arc, OnceLock};
 

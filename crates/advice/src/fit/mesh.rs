@@ -1,4 +1,4 @@
-//! Several devices: meshes, what each of their axes cuts, and the program of one device.
+//! Several devices: meshes, the dimensions that each axis cuts, and the program of one device.
 //!
 //! ```text
 //!   mesh data=2 fsdp=4 tensor=8, 64 devices     tokens s32[256,2048]     P(('data', 'fsdp'), None)
@@ -6,12 +6,13 @@
 //!                                               w2 f32[32,11008,4096]    P(None, 'tensor', 'fsdp')
 //! ```
 //!
-//! All that cuts is written on the arguments, as JAX's `in_shardings` do, and the program with these shardings is partitioned
-//! and estimated like any other one. XLA follows only if the program also says that what passes from layer to layer is cut by
-//! examples (`with_sharding_constraint`): else it may cut the stream as the weights are, and then needs far more. The factors of dimensions
-//! ([`memplan_analysis::Dimensions`]) say which dimensions of weights are the same: the stream between layers, which most
-//! weights have, stays whole, or is what fully sharded weights are cut along; heads, features and the vocabulary are the
-//! others. A dimension that loops go through slice by slice (layers) is never cut.
+//! Shardings are written on the arguments, like JAX's `in_shardings`, and the program with these shardings is
+//! partitioned and estimated like any other one. XLA's partitioner chooses the same shardings only if the program also
+//! constrains the activations between layers to be cut by examples (`with_sharding_constraint`): otherwise it may cut
+//! the stream as the weights are, and then needs far more memory. The factors of dimensions
+//! ([`memplan_analysis::Dimensions`]) say which dimensions of weights are the same. Most weights have the stream
+//! between layers, which stays whole, or is the dimension along which fully sharded weights are cut; the others are
+//! heads, features and the vocabulary. A dimension that loops read slice by slice (layers) is never cut.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,9 @@
-//! Makes a program fit a limit: tries every lever, plans and prices the result, and advises the cheapest set that fits.
+//! Makes a program fit a limit: tries every lever, prices the result, and advises the cheapest set of changes that fits.
 //!
 //! The user applies the advice in the program's source, and another compiler compiles it, so prices are estimates of
 //! that compiler ([`Prices`]): a lever edits the module as JAX would write it, as far as possible, and
-//! the whole is estimated like any other program. Costs that are added to an estimate (gradients of micro-batches,
-//! transfers over links) are documented where they are computed.
+//! the module is estimated like any other program. Costs that are added to an estimate (gradients of micro-batches,
+//! transfers over links) are documented at the code that computes them.
 
 mod as_it_is;
 mod candidate;

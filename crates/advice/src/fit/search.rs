@@ -1,4 +1,4 @@
-//! The cheapest set of changes that fits.
+//! Searches for the cheapest set of changes that fits.
 
 use memplan_driver::{EstimateError, Price, in_parallel};
 use memplan_memory::Bytes;

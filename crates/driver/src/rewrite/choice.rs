@@ -1,4 +1,4 @@
-//! Which of several programs to go on with, and which to choose.
+//! Selects the programs with which the search continues, and the result.
 
 use std::cmp::Ordering;
 

@@ -1,4 +1,4 @@
-//! Candidates choose one after the other.
+//! Lets candidates choose one after the other.
 
 use super::Assignment;
 use crate::SearchOptions;

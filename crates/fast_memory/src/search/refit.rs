@@ -1,4 +1,4 @@
-//! Candidates choose again after a packing exceeded the memory.
+//! Lets candidates choose again after a packing exceeded the memory.
 
 use memplan_analysis::LiveRange;
 

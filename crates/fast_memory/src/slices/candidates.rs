@@ -1,4 +1,4 @@
-//! Slices as candidates: how fast memory serves their uses, and when copies of them start.
+//! Slices as candidates: which uses read them in fast memory, and when copies of them start.
 
 use memplan_analysis::{Iteration, LiveRange, ScalarScope, SlicedOperand, Time, TupleLoop, ValueId};
 use memplan_ir::{ComputationId, InstructionId, Shape, Use};

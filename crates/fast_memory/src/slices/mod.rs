@@ -1,10 +1,11 @@
 //! Slices: kernels that read only a slice of an array need only the slice in fast memory.
 //!
 //! Loops over layers and over time steps read one slice of a large array per iteration, inside the kernels that use it.
-//! Each kernel reads it from main memory, and waits for it. One copy of the slice serves them all, and if it starts
-//! early, none waits. If the slice is needed soon after the iteration begins, the copy starts in the iteration before
-//! (software pipelining), and the loop carries its result: the copy starts after the last use of the previous slice,
-//! or, with a second buffer, after the first, so that one slice is read while the next arrives (double buffering).
+//! Each kernel reads it from main memory, and waits for it. With one copy of the slice for all of them, no kernel waits
+//! if the copy starts early. If the slice is needed soon after the iteration begins, the copy starts in the previous
+//! iteration (software pipelining), and the loop carries its result: the copy starts after the last use of the previous
+//! slice, or, with a second buffer, after the first, so that one slice is read while the next arrives (double
+//! buffering).
 //!
 //! ```text
 //!   body(i, stack, a)                         body(i, stack, a, slice)            slice = stack[i], copied before
@@ -14,11 +15,11 @@
 //!     return (i + 1, stack, c)                  return (i + 1, stack, c, dynamic-slice-done(start))
 //! ```
 //!
-//! A slice is a separate candidate. Its uses then do not count as uses of the array, which stays in main memory; so
-//! only arrays that would not be in fast memory are sliced.
+//! A slice is a separate candidate. Its uses then do not count as uses of the array, which stays in main memory; so only
+//! arrays that would not be in fast memory are sliced.
 //!
-//! Transfers move whole tiles: a slice is a candidate only if it cuts dimensions that tiles do not span. The copy in
-//! the last iteration fetches a slice that nobody reads, and is paid for.
+//! Transfers move whole tiles: a slice is a candidate only if it cuts dimensions that tiles do not span. The copy in the
+//! last iteration fetches a slice that no kernel reads; its cost counts.
 
 mod candidates;
 mod classes;

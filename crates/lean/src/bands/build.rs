@@ -1,4 +1,4 @@
-//! Writes a segment in bands.
+//! Rewrites a segment in bands.
 //!
 //! ```text
 //!   first bands     written out: arrays ahead of the end get their first rows

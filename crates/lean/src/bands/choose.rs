@@ -1,8 +1,8 @@
-//! Which parts of the program run in bands, and in which.
+//! Chooses the parts of the program that run in bands, and the bands.
 //!
-//! A way through the program goes from cut to cut, each time by the operations in between as they are or by a segment in
-//! bands. The bytes of a way are those of its fullest stretch. Of the ways that need no more than they have to, the one is
-//! taken that costs the least time. What arrays a band holds is estimated: the stored ones, until their last reader.
+//! A path through the program goes from cut to cut. Between two cuts it has either the operations as they are or a
+//! segment in bands. The bytes of a path are those of its fullest stretch. Of the paths within the given bytes, the
+//! fastest is chosen. The bytes of a band are an estimate: those of its stored arrays, until their last reader.
 
 use memplan_analysis::{Machine, operations};
 use memplan_ir::InstructionId;

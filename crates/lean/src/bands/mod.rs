@@ -10,10 +10,10 @@
 //!                                                     c[i] = convolution(kept + b, u)
 //! ```
 //!
-//! Windows need rows of the band before. They are kept in the state of the loop, which costs no operation (streaming, as in
-//! StreamNet), or computed again, which needs no state (patches, as in MCUNetV2); or narrow rows are kept, and wide ones
-//! made of them again. Before and after the loop there are bands
-//! for the first and the last rows, so nothing is computed that is not in the arrays, and every number is the same.
+//! Windows need rows of the previous band. The loop keeps these rows in its state, which costs no operation (streaming,
+//! as in StreamNet), or computes them again, which needs no state (patches, as in MCUNetV2), or keeps narrow rows and
+//! computes wide ones from them again. Separate bands before and after the loop compute the first and the last rows, so
+//! the program computes no elements outside of the arrays, and every number is the same.
 //!
 //! - [`reach`] says which rows of its operands a band of each operation reads.
 //! - [`segment`] finds the parts of the program that can run in bands.
@@ -21,8 +21,8 @@
 //! - [`choose`] divides the program into parts in bands and parts as they are.
 //! - [`build`] writes the bands.
 //!
-//! Left alone: scheduled modules, modules for several partitions, computations other than the entry, and what mixes rows
-//! other than by windows. Requires inlined calls.
+//! Left alone: scheduled modules, modules for several partitions, computations other than the entry, and operations that
+//! mix rows other than by windows. Requires inlined calls.
 
 mod build;
 mod choose;

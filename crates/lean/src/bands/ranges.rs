@@ -1,6 +1,6 @@
 //! Which rows of each array a band computes and keeps.
 //!
-//! Bands follow each other down the image. Rows that windows of the next band need again are kept, or computed again:
+//! Bands follow each other down the image. Rows that windows of the next band also need are kept, or computed again:
 //!
 //! ```text
 //!   a window of 3 rows, two rows of its result in a band
@@ -10,9 +10,9 @@
 //!   band 1 reads                 ├─────┤         kept: 2 rows come from band 0;  computed again: all 4 are made
 //! ```
 //!
-//! With kept rows, an array ahead of others has more of its rows than the end of the segment: the first bands compute no
-//! row of the end yet. In between every band does the same, and is a step of a loop. Rows are numbered without regard to
-//! the ends of arrays, so that they advance by the same number in each band; what does not exist is cut off last.
+//! With kept rows, an array near the beginning of the segment is ahead of the array at its end: the first bands compute
+//! no row of the end yet. All bands in the middle are alike, and are steps of a loop. Row numbers ignore the ends of
+//! arrays, so they advance by the same number in each band; rows that do not exist are cut off last.
 
 use memplan_ir::{InstructionId, Module};
 use rustc_hash::FxHashMap;

@@ -1,4 +1,4 @@
-//! Segments: parts of the program between two arrays that everything between them passes through.
+//! Segments: parts of the program between two cuts, arrays through which all paths of the program pass.
 //!
 //! ```text
 //!   image ── conv ── a ── conv ── b ── conv ── c ── add ── d        a, b, d are cuts; c is not, since b reaches the sum
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The rows of the end of a segment are computed from rows of its beginning (or of the program's arguments) and from
-//! whole arrays, such as weights. What is inside is read inside only.
+//! whole arrays, such as weights. Values inside a segment have no readers outside.
 
 use std::collections::BTreeSet;
 

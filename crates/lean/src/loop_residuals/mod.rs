@@ -13,8 +13,8 @@
 //! ```
 //!
 //! A minimum cut of the data flow of one step selects the rows to keep, as in [`crate::REMAT`]. The capacity of a value
-//! is its bytes times the number of steps; zero if the backward loop has it anyway; its bytes, once, if neither loop
-//! changes it. Expensive operations and loop-carried state are connected to the source.
+//! is its bytes times the number of steps. It is zero if the backward loop has the value anyway, and its bytes counted
+//! once if neither loop changes the value. Expensive operations and loop-carried state are connected to the source.
 //!
 //! Left alone: loops with an unknown number of steps, residuals with other readers, rows that are not whole, and loops
 //! with control dependencies. Requires inlined calls; leaves dead state behind for `while-simplifier`. *Changed* means

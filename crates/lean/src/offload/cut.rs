@@ -1,4 +1,4 @@
-//! Cuts rows in two, so that only a part of each waits on the host.
+//! Divides rows in two, so that only a part of each row is kept on the host.
 //!
 //! ```text
 //! forward, step i:  kept[i] = h            =>   first[i] = h[..n]; rest[i] = h[n..]

@@ -1,8 +1,9 @@
-//! `offload-rows`: rows that a loop keeps for later loops wait in the host's memory.
+//! `offload-rows`: keeps rows that a loop writes for later loops in the host's memory.
 //!
-//! The forward loop of a scanned training step writes, for each step, what its derivative needs into rows of large arrays,
-//! and the backward loop reads the rows. The rows are marked as JAX marks them (`jax.device_put` to `pinned_host`, and
-//! policies of `jax.checkpoint` that offload); the transfers are the compiler's, as in `host-offload` of `place`.
+//! The forward loop of a scanned training step writes, for each step, the values that its derivative needs into rows of
+//! large arrays, and the backward loop reads the rows. The pass marks the rows as JAX does (`jax.device_put` to
+//! `pinned_host`, and policies of `jax.checkpoint` that offload); the compiler inserts the transfers, as `host-offload`
+//! of `place` does.
 //!
 //! ```text
 //! forward, step i:  h = tanh(..)                      h = tanh(..)
@@ -11,14 +12,14 @@
 //! backward, row r:  h = kept[r]                       h = annotate_device_placement(kept[r])      device
 //! ```
 //!
-//! Every byte crosses the host's link twice: out in the forward loop, back in the backward loop. The largest arrays come
-//! first, as long as the link carries them in the time that the program computes anyway. Where the program should not wait
-//! for all of them, a part of every row may stay on the device (`cut`).
+//! Every byte crosses the host's link twice: out in the forward loop, back in the backward loop. The pass offloads the
+//! largest arrays first, as long as their transfers take no longer than the computation. To limit the wait for
+//! transfers, a part of every row may stay on the device (`cut`).
 //!
-//! Left alone: rows of few bytes, for which the start of a transfer takes longer than the transfer; arrays that begin with
-//! contents, or that something else than slices reads; values of programs that are written out, which XLA's scheduler
-//! sends away too late (docs/rewrite.md); machines without host memory, scheduled programs, and those for several
-//! partitions. Requires inlined calls. Idempotent. *Changed* means that rows wait on the host.
+//! Left alone: rows of few bytes, for which the start of a transfer takes longer than the transfer; arrays with initial
+//! contents, or with readers other than slices; values outside of loops, which XLA's scheduler sends to the host too
+//! late (docs/rewrite.md); machines without host memory, scheduled programs, and those for several partitions. Requires
+//! inlined calls. Idempotent. *Changed* means that rows are kept on the host.
 
 mod cut;
 

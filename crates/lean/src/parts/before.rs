@@ -1,7 +1,8 @@
-//! Values that the whole batch is needed for and that the loop needs: computed before it, if they depend on little.
+//! Values that depend on the whole batch and that the loop reads: they are computed before the loop, if they depend on
+//! little.
 //!
-//! A loss that is divided by the number of tokens that count is an example: the gradient of each token needs that number,
-//! which needs all tokens, but only their weights.
+//! An example is a loss that is divided by the number of tokens that count. The gradient of each token needs this number,
+//! which depends on all tokens, but only on their weights.
 
 use memplan_ir::{InstructionId, Module, Op};
 use memplan_memory::Target;

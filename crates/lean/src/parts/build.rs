@@ -5,9 +5,10 @@
 //!   body    slices of what it reads -> the region's instructions on one part -> results
 //! ```
 //!
-//! Results with rows are written part by part; sums are added up, those of narrow numbers in `f32`, but for products in a few
-//! parts. Loops of the region are copied with all that they call, for the extents of one part. What only the region reads, and
-//! is cheaply made of other values, is made in the loop again, so that it is not held while the loop runs.
+//! Results with rows are written part by part. Sums are added up, those of narrow numbers in `f32`, except for products
+//! in a few parts. Loops of the region are copied with the computations that they call, for the extents of one part. If
+//! only the region reads a value, and the value is cheap to compute, the loop computes it again, so it is not live
+//! while the loop runs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,11 +1,12 @@
-//! Which values have rows of the batch, which are sums over it, and which exist before or after the loop over parts.
+//! Labels values: those with rows of the batch, sums over it, and values that exist before or after the loop over parts.
 //!
 //! Labels follow the text from the parameters on. An instruction whose operands have rows has rows too if its index maps
-//! say that a row needs only its own row of each; it is a sum over the batch if it adds up rows. All else that reads rows
-//! or sums needs the whole batch, and is computed later.
+//! say that a row needs only its own row of each; it is a sum over the batch if it adds up rows. Other instructions that
+//! read rows or sums need the whole batch, and are computed later.
 //!
-//! Labels of a loop's state are a fixpoint: an element is what it starts as, or what a step makes of it. If a step needs
-//! rows of a value that starts outside (a stack of zeros that is written step by step), that value is cut too.
+//! Labels of a loop's state are a fixed point: an element has the label of its initial value, or that of the result of
+//! a step. If a step needs rows of a value from outside (a stack of zeros that is written step by step), that value is
+//! cut too.
 
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{BinaryOp, ComputationId, InstructionId, Module, Op, Shape};

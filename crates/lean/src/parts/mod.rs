@@ -1,7 +1,7 @@
 //! `parts`: runs a program over parts of its batch, one after the other, in a loop.
 //!
-//! Every array of a training step that has a row per example, forward and backward, then exists for one part only. It is
-//! what people write with `jax.lax.scan` over micro-batches:
+//! Every array of a training step that has a row per example, forward and backward, then exists for one part only, as
+//! with `jax.lax.scan` over micro-batches:
 //!
 //! ```text
 //!   h = f32[256,512] dot(x, w)                 for i in 0..8:
@@ -12,17 +12,16 @@
 //!
 //! - [`labels`] says of each value whether it has rows of the batch, is a sum over the batch, or exists before or after
 //!   the loop. Loops of the program are followed; those with rows in their state run within each part.
-//! - [`sums`] says which operations a sum over the batch passes through, so that it is complete only after the loop.
-//! - [`build`] writes the loop. Sums are added up in it, results with a row per example are written in place.
+//! - [`sums`] says through which operations a sum over the batch passes, so that it is complete only after the loop.
+//! - [`build`] writes the loop. The loop adds up sums, and writes results with a row per example in place.
 //!
-//! The index maps of [`rows`](crate::rows) decide; no operation is known to be a layer or a loss. A value that mixes
-//! examples (the statistics of a batch norm, a contrastive loss) ends the region: what is computed from it runs after
-//! the loop, over the whole batch. Where it depends on little (the number of tokens that count), it is computed before
-//! the loop instead.
+//! Only the index maps of [`rows`](crate::rows) decide; the pass does not recognize layers or losses. A value that
+//! mixes examples (the statistics of a batch norm, a contrastive loss) ends the region: operations that depend on it
+//! run after the loop, over the whole batch. If the value depends on little (the number of tokens that count), it is
+//! computed before the loop instead.
 //!
-//! Results are equal up to the order of sums over the batch; products in up to eight parts are added in their own type. Left
-//! alone: scheduled modules, modules for several
-//! partitions. Requires inlined calls and flat loop state.
+//! Results are equal up to the order of sums over the batch; products in up to eight parts are added in their own type.
+//! Left alone: scheduled modules, modules for several partitions. Requires inlined calls and flat loop state.
 
 mod before;
 mod build;

@@ -1,4 +1,5 @@
-//! Sums over the batch: which operations make one, and which may be applied to each part's summand instead of the sum.
+//! Sums over the batch: the operations that make one, and those that may be applied to each part's summand instead of
+//! the sum.
 
 use memplan_ir::{ArrayShape, BinaryOp, InstructionId, Module, Op, UnaryOp};
 use memplan_rewriter::plain_combiner;

@@ -1,4 +1,4 @@
-//! Live bytes over a computation as fusion would leave it, in the order of the text.
+//! Live bytes over a computation as it will be after fusion, in the order of the text.
 //!
 //! A one-pass estimate: a result is live from its definition to its last reader, even if it could be overwritten in
 //! place. The planner is exact, but runs later.

@@ -19,8 +19,8 @@
 //! A minimum cut of the data flow at the peak selects the values to keep. Each value is an edge whose capacity is its
 //! bytes; expensive instructions are connected to the source, readers after the peak to the sink. (Chen et al. 2016
 //! recompute segments; PyTorch partitions training graphs by the same cut, which is the minimum over all choices.) The
-//! peak is that of the program as fusion would leave it, in the order of the text. After a change, the peak is at
-//! another instruction, and the search continues there until no change lowers the peak.
+//! peak is that of the program after fusion, in the order of the text. After a change, the peak is at another
+//! instruction, and the search continues there until no change lowers the peak.
 //!
 //! An instruction is cheap if one element of its result needs only a few elements of its operands. A matrix product is
 //! cheap if computing it takes less time than writing its result to memory and reading it back, as for attention

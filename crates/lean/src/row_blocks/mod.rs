@@ -22,8 +22,8 @@
 //! they were narrower.
 //!
 //! Left alone: arrays that a compiler fuses away, or that are comparatively small; control flow, sorts and convolutions
-//! along the rows; modules for several partitions. Requires inlined calls. Common subexpressions of different loops
-//! cannot be merged afterwards, so recomputed values stay.
+//! along the rows; modules for several partitions. Requires inlined calls. Later passes cannot merge common
+//! subexpressions of different loops, so they do not undo the recomputation.
 
 mod build;
 mod choose;

@@ -5,7 +5,7 @@
 //! arrays belong to every region that reads them.
 //!
 //! The rest of the program may use results of the region and lead back into it, as the backward half of a training step
-//! does. Then the region has several loops, *stages*: a stage can start when all its inputs from outside exist.
+//! does. Then the region has several loops, its *stages*: a stage can start when all its inputs from outside exist.
 //!
 //! ```text
 //!   stage 0   s = dot(q, k)   p = softmax(s)   o = dot(p, v)

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! Consumers fuse their operands, from the last instruction to the first. A cheap operand goes into one consumer even
-//! if it is kept for another, so its own operands live on. This pass exists because memplan's own fusion, in which all
-//! consumers take an operand or none, would not do that. Limits on code size ([`indexing`]) and on reading more than
-//! before ([`unfusible`]) stop fusion.
+//! if it is kept for another, so its own operands stay live. This pass exists because memplan's own fusion never does
+//! that: there, all consumers compute an operand or none. Limits on code size ([`indexing`]) and on additional reads
+//! ([`unfusible`]) stop fusion.
 //!
 //! Left alone: computations outside the control flow, existing fusions, and instructions that others wait for.
 //! *Changed* means that there is a new fusion.

@@ -1,7 +1,7 @@
 //! Operations that some consumers must not compute while others read them from memory.
 //!
-//! If an operation reads more than it writes, from two or more arrays, each consumer that computes it would read all of
-//! that again. It is fused only if all consumers on all paths take it in.
+//! If an operation reads more than it writes, from two or more arrays, each consumer that computes it would read all its
+//! operands again. It is fused only if all consumers on all paths compute it.
 
 use cranelift_entity::EntitySet;
 use memplan_ir::{InstructionId, Op};

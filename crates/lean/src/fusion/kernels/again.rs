@@ -1,9 +1,9 @@
 //! Values that one kernel would compute several times.
 //!
-//! A kernel that looks a value up in several tables computes the value for each of them, with all that leads to it. XLA's GPU
-//! compiler compares that by its model of time with a kernel before that stores the value; the numbers are those of
-//! [`ColumnRules`](memplan_memory::ColumnRules). It was compared with XLA for three and more places; two are left to the list of
-//! expensive operations.
+//! A kernel that looks up elements of a value at several places computes the value for each place, with all operations
+//! that lead to it. XLA's GPU compiler compares the time of such a kernel, by its model, with that of a separate kernel
+//! that stores the value first; the numbers are those of [`ColumnRules`](memplan_memory::ColumnRules). The rule applies
+//! to three and more places, for which it was compared with XLA; for two, the list of expensive operations decides.
 
 use memplan_ir::InstructionId;
 

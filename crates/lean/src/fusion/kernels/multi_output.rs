@@ -1,4 +1,4 @@
-//! Kernels with several results, as XLA's GPU compiler makes them: to move fewer bytes, whatever stays alive for that.
+//! Kernels with several results, as XLA's GPU compiler makes them: to move fewer bytes, even if more values stay live.
 //!
 //! ```text
 //!   w = multiply(normal, s)        one kernel draws the numbers `normal`, and writes all three:

@@ -3,8 +3,8 @@
 //! Dependencies on the [`WINDOW`] preceding instructions in the text are known exactly: a bit for each.
 //!
 //! Others are known in part. Each instruction is a child of the user from which the path to the end of the computation
-//! is longest, so that this tree follows the longest chain: in a training step, through all layers and back, with each
-//! weight's update beside it. An instruction depends on all instructions below it in this tree.
+//! is longest. So this tree follows the longest chain: in a training step, it goes through all layers and back, with the
+//! updates of weights as branches. An instruction depends on all instructions below it in this tree.
 
 use memplan_ir::{InstructionId, Module, Users};
 

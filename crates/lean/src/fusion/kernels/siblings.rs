@@ -9,8 +9,8 @@
 //! Two kernels are merged if they iterate over the same elements in the same order, read a large array at the same
 //! index, and together stay within the target's limits for one kernel. Two more conditions must hold. The merged kernel
 //! must not wait for itself: no path from one kernel to the other leads through a third. And no more bytes may be live:
-//! everything that one of the two reads, the other waits for anyway, and its results take no more bytes than the two
-//! kernels are the last to read. Then it can run with the other one, under every schedule. With
+//! the other kernel depends on everything that the one reads, and the results of the one take no more bytes than the
+//! operands of which the two kernels are the last readers. Then it can run with the other one, under every schedule. With
 //! [`Siblings::JoinUpdates`], others may read an array that is replaced, as `p` above, if they come earlier in the
 //! text.
 //!
@@ -19,7 +19,7 @@
 //!
 //! Reductions are merged the same way, over the elements that they reduce: `sum(x)` and `sum(x*x)` of a normalization
 //! read `x` once. Elementwise results over the same elements may join them. If the target's kernels of products and
-//! convolutions can sum their results, a sum of a convolution's result never reads that from memory.
+//! convolutions can sum their results, a sum of a convolution's result does not read the result from memory.
 
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{ArrayShape, ComputationId, Dimensions, InstructionId, Op};

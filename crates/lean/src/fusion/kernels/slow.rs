@@ -1,8 +1,8 @@
-//! Slow operations that several kernels read: whether each computes them, or one stores them for all.
+//! Slow operations that several kernels read: whether each kernel computes them, or one stores the results for all.
 //!
-//! A kernel takes as long as it computes or as it moves bytes, whatever is longer. A hyperbolic tangent that is
-//! computed twice costs more than writing and reading it in `bf16`, and less than that in `f32`. XLA's GPU compiler
-//! compares both by its model of time, of which [`ColumnRules`] has the numbers.
+//! The time of a kernel is the greater of its compute time and its memory time. Computing a hyperbolic tangent twice
+//! costs more than writing and reading it in `bf16`, and less than that in `f32`. XLA's GPU compiler compares both by
+//! its model of time; [`ColumnRules`] has the numbers of this model.
 
 use memplan_ir::{ElementType, InstructionId};
 use memplan_memory::ColumnRules;
