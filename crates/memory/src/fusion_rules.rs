@@ -56,7 +56,8 @@ pub struct FusionRules {
     /// Whether the kernel of a gather computes the elements that it looks up, and other kernels what it finds; else both
     /// are in memory.
     pub gather_prologue: bool,
-    /// Whether a kernel that pads an array computes what it pads; else that is in memory.
+    /// Whether a kernel that pads an array computes what it pads; else that is in memory, as what several products would pad,
+    /// what one would put side by side, and what is sliced where others read it as well.
     pub pad_prologue: bool,
     /// Whether what the kernel of a product can end with is stored by it, rather than computed by each of several readers.
     pub ends_products_first: bool,

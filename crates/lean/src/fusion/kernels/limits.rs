@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use cranelift_entity::EntitySet;
 use memplan_ir::{Arithmetic, ArrayShape, Instruction, InstructionId, Module, Op, Opcode};
 use memplan_memory::ContractionRules;
 use memplan_rewriter::cost::{self, CostClass, Hero};
@@ -156,6 +157,9 @@ impl Grouper<'_> {
                 }
                 let is_slow = usage.reused && usage.feeds.is_none() && count > 1 && self.is_slow(id);
                 let is_long = self.is_slow_again(id, usage.evaluations);
+                if count > 1 && !rules.pad_prologue && self.is_sliced(id, usage) {
+                    return Err(Verdict::Prologue(Opcode::Slice));
+                }
                 if count > 1
                     && rules.ends_products_first
                     && let Some(product) = self.product_ended_by(id)
@@ -167,6 +171,7 @@ impl Grouper<'_> {
                 }
                 if let Some(hero) = usage.feeds
                     && !(self.contraction(hero).prologue
+                        && !self.pads_for_products(id, count)
                         && fits_prologue(self.module, id)
                         && self.loads_by_rules(id, hero, kernel)
                         && self.loads_no_more(id, self.contraction(hero))
@@ -287,15 +292,35 @@ impl Grouper<'_> {
                 let source = &self.module.instructions[instruction.operands[0]].op;
                 moves_last && !matches!(source, Op::Broadcast { .. } | Op::Iota { .. })
             }
-            _ if self.classes[id] == CostClass::Cheap && cost::is_pointwise(self.module, id) => {
-                let is_only_for = |operand: InstructionId| self.users.of(operand).len() == 1;
-                instruction
-                    .operands
-                    .iter()
-                    .any(|&operand| is_only_for(operand) && self.reads_across.contains(operand))
-            }
-            _ => false,
+            _ => self.is_computed_of(id, &self.reads_across),
         }
+    }
+
+    /// Whether the kernel that computes a value pads an array, or puts several side by side, which is as much.
+    pub(super) fn does_pad(&self, id: InstructionId) -> bool {
+        matches!(self.module.instructions[id].op, Op::Pad { .. } | Op::Concatenate { .. })
+            || self.is_computed_of(id, &self.pads)
+    }
+
+    /// Whether this many kernels of products would put arrays side by side, or several would pad one.
+    fn pads_for_products(&self, id: InstructionId, count: usize) -> bool {
+        let is_joined = || matches!(self.module.instructions[id].op, Op::Concatenate { .. });
+        self.pads.contains(id) && (count > 1 || is_joined())
+    }
+
+    /// Whether a kernel reads a value that is computed from arrays only in part.
+    fn is_sliced(&self, id: InstructionId, usage: &Usage) -> bool {
+        let is_slice = |&at: &InstructionId| matches!(self.module.instructions[at].op, Op::Slice { .. });
+        usage.indexers.iter().any(is_slice) && self.large_arrays_read(id).next().is_some()
+    }
+
+    /// Whether a value is computed element by element from one of these, which nothing else reads.
+    fn is_computed_of(&self, id: InstructionId, these: &EntitySet<InstructionId>) -> bool {
+        let is_only_for = |operand: InstructionId| self.users.of(operand).len() == 1;
+        let operands = &self.module.instructions[id].operands;
+        self.classes[id] == CostClass::Cheap
+            && cost::is_pointwise(self.module, id)
+            && operands.iter().any(|&operand| is_only_for(operand) && these.contains(operand))
     }
 
     /// A kernel that updates an array in place must not read that array, but for the very elements that it replaces.
