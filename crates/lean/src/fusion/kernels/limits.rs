@@ -460,7 +460,19 @@ impl Grouper<'_> {
     /// single array.
     fn is_worth_again(&self, id: InstructionId) -> bool {
         !matches!(self.module.instructions[id].op, Op::Gather(_))
+            && !self.changes_lanes(id)
             && (self.large_arrays_read(id).count() <= 1 || self.is_for_products(id))
+    }
+
+    /// Whether an input has another dimension in lanes than what is computed of it.
+    fn changes_lanes(&self, id: InstructionId) -> bool {
+        let lanes = |id: InstructionId| {
+            let array = self.module.shape(id).as_array();
+            array.and_then(|array| array.minor_to_major().first().copied())
+        };
+        let is_input = |operand: InstructionId| self.module.instructions[operand].op.is_input();
+        cost::is_pointwise(self.module, id)
+            && self.large_arrays_read(id).any(|operand| is_input(operand) && lanes(operand) != lanes(id))
     }
 
     /// Whether all kernels that read a value multiply by it.
