@@ -456,12 +456,14 @@ impl Grouper<'_> {
         })
     }
 
-    /// Whether convolutions compute a value as they load it: they alone read it, or its elements are computed from those of a
-    /// single array.
+    /// Whether convolutions compute a value as they load it: its elements are computed from those of a single array, or they
+    /// alone read it, and no other kernel of a product can end with it.
     fn is_worth_again(&self, id: InstructionId) -> bool {
-        !matches!(self.module.instructions[id].op, Op::Gather(_))
+        let instruction = &self.module.instructions[id];
+        let ends = || instruction.operands.iter().any(|&operand| self.could_end_product(id, operand));
+        !matches!(instruction.op, Op::Gather(_))
             && !self.changes_lanes(id)
-            && (self.large_arrays_read(id).count() <= 1 || self.is_for_products(id))
+            && (self.large_arrays_read(id).count() <= 1 || self.is_for_products(id) && !ends())
     }
 
     /// Whether an input has another dimension in lanes than what is computed of it.
