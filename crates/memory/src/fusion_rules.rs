@@ -53,13 +53,11 @@ pub struct FusionRules {
     #[serde(with = "by_name::list")]
     #[cfg_attr(feature = "schema", schemars(with = "Vec<String>"))]
     pub expensive: Vec<Opcode>,
-    /// An exponential that is added up, as in softmax but not in its logarithm, is stored where more kernels than this read
-    /// it; nothing where it is computed in each as any other operation.
-    pub softmax_readers: Option<usize>,
     /// Whether the kernel of a gather computes the elements that it looks up, and other kernels what it finds; else both
     /// are in memory.
     pub gather_prologue: bool,
-    /// Whether a kernel that pads an array computes what it pads; else that is in memory.
+    /// Whether a kernel that pads an array computes what it pads; else that is in memory, as what several products would pad,
+    /// what one would put side by side, and what is sliced where others read it as well.
     pub pad_prologue: bool,
     /// Whether what the kernel of a product can end with is stored by it, rather than computed by each of several readers.
     pub ends_products_first: bool,
@@ -152,8 +150,8 @@ pub enum FusionGoal {
 pub struct ContractionRules {
     /// Whether operands can be computed while they are loaded.
     pub prologue: bool,
-    /// Whether an operation in a prologue reads at most one array that is not much smaller than its result, and none by
-    /// gathering.
+    /// Whether an operation in a prologue reads at most one array that is not much smaller than its result, where what is
+    /// repeated counts once; or any number, where only products read its result. It does not gather.
     pub unary_prologue: bool,
     /// Of convolutions: whether windows move along dimensions that tiles do not cover, so that batch and features are the
     /// most minor ones of the result, however much padding that takes.
@@ -196,7 +194,6 @@ impl Default for FusionRules {
             max_evaluations: 15,
             max_traffic_ratio: 4.0,
             expensive: Vec::new(),
-            softmax_readers: None,
             gather_prologue: true,
             pad_prologue: true,
             ends_products_first: false,

@@ -11,6 +11,7 @@
 //! operands, so an operand without other readers can be rounded where it is made, for half the bytes. The same holds
 //! for values that are only moved, padded, selected or compared before the product, and for values that the program
 //! converts itself. A value passed through loops or branches is rounded if all values that meet there can be rounded.
+//! Parameters that convolutions load are rounded once before them, in case layouts have them copied.
 //!
 //! Left alone: parameters and results of the program, operations with several results, and operands of operations that
 //! neither are such products nor only move numbers. *Changed* means that some value is narrower.
@@ -205,6 +206,8 @@ fn convert_where_types_meet(
     let mut names = Names::new(module);
     // The replacement of an instruction.
     let mut instead: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
+    // The rounded parameters that convolutions load.
+    let mut loaded: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
     for &computation in graph.sequential() {
         module.edit_in_order(computation, |module, id| {
             let value = flow.value_of(id);
@@ -216,6 +219,9 @@ fn convert_where_types_meet(
                 let meets = *op != Op::Convert && becomes_narrow(op) && moves_operand(op, k);
                 if is_narrow && meets && element_type(module, operand) == Some(ElementType::F32) {
                     operand = to_bf16(module, operand, &mut names);
+                }
+                if k == 0 && is_loaded_wide(module, id, operand) {
+                    operand = *loaded.entry(operand).or_insert_with(|| to_bf16(module, operand, &mut names));
                 }
                 module.instructions[id].operands[k] = operand;
             }
@@ -236,6 +242,14 @@ fn convert_where_types_meet(
         let root = module.computations[computation].root;
         module.computations[computation].root = instead.get(&root).copied().unwrap_or(root);
     }
+}
+
+/// Whether a convolution rounds a parameter as it loads it.
+fn is_loaded_wide(module: &Module, id: InstructionId, operand: InstructionId) -> bool {
+    matches!(module.instructions[id].op, Op::Convolution(_))
+        && matches!(need_of(module, id, 0), Need::None)
+        && matches!(module.instructions[operand].op, Op::Parameter { .. })
+        && element_type(module, operand) == Some(ElementType::F32)
 }
 
 fn is_defined_by(flow: &Dataflow, value: ValueId, id: InstructionId) -> bool {

@@ -293,7 +293,8 @@ impl<'a> Choice<'a> {
         }
     }
 
-    /// Convolutions whose windows move outside of tiles make results of which a tile covers batch and features.
+    /// Convolutions whose windows move outside of tiles make results, and load arrays, of which a tile covers batch and
+    /// features.
     fn fix_convolutions(&mut self) {
         if !self.target.fusion.convolution.windows_outside_tiles {
             return;
@@ -304,17 +305,29 @@ impl<'a> Choice<'a> {
             else {
                 continue;
             };
-            let (batch, feature) = (it.dimensions.output_batch, it.dimensions.output_feature);
-            let others = (0..array.rank() as i64).rev().filter(|&d| d != batch && d != feature);
-            let others: Vec<i64> = others.collect();
-            let laid_out = |pair: [i64; 2]| {
-                let layout = self.target.layout_with_order(array, &[&pair[..], &others].concat());
-                Shape::Array(ArrayShape { layout: Some(layout), ..array.clone() })
-            };
-            let ways = [laid_out([feature, batch]), laid_out([batch, feature])];
-            let least = ways.iter().min_by_key(|way| self.target.size_of(way)).expect("there are two");
-            self.fix(id, least);
+            let numbers = &it.dimensions;
+            let result = self.outside_windows(array, [numbers.output_batch, numbers.output_feature]);
+            let operand = self.module.instructions[id].operands[0];
+            let loaded = self.module.shape(operand).as_array();
+            let loaded =
+                loaded.map(|it| self.outside_windows(it, [numbers.input_batch, numbers.input_feature]));
+            self.fix(id, &result);
+            if let Some(loaded) = loaded {
+                self.fix(operand, &loaded);
+            }
         }
+    }
+
+    /// An array of which tiles cover batch and features, in the order that takes fewer bytes.
+    fn outside_windows(&self, array: &ArrayShape, [batch, feature]: [i64; 2]) -> Shape {
+        let others = (0..array.rank() as i64).rev().filter(|&d| d != batch && d != feature);
+        let others: Vec<i64> = others.collect();
+        let laid_out = |pair: [i64; 2]| {
+            let layout = self.target.layout_with_order(array, &[&pair[..], &others].concat());
+            Shape::Array(ArrayShape { layout: Some(layout), ..array.clone() })
+        };
+        let ways = [laid_out([feature, batch]), laid_out([batch, feature])];
+        ways.into_iter().min_by_key(|way| self.target.size_of(way)).expect("there are two")
     }
 
     fn fix_as_asked(&mut self, id: InstructionId, shape: &Shape) {

@@ -25,7 +25,7 @@ use super::super::report::{FusionEdge, Verdict};
 use super::{Grouper, Kernel, KernelId, Usage};
 
 /// How many operations a value may be away from inputs.
-const DEPTH: usize = 6;
+pub(super) const DEPTH: usize = 6;
 
 /// Members of one kernel that another one can compute.
 struct Epilogue {
@@ -138,7 +138,7 @@ impl Grouper<'_> {
 
     /// Whether cheap operations, this many deep at most, make a value of inputs and constants alone: numbers for each
     /// channel, say.
-    fn is_of_inputs(&self, id: InstructionId, depth: usize) -> bool {
+    pub(super) fn is_of_inputs(&self, id: InstructionId, depth: usize) -> bool {
         let instruction = &self.module.instructions[id];
         let kernel = self.grouping.rooted.get(&id).map(|&kernel| &self.grouping.kernels[kernel]);
         let is_alone = kernel.is_none_or(|kernel| kernel.roots.len() == 1);

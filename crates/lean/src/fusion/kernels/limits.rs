@@ -1,11 +1,16 @@
 //! Whether a producer may join the kernels of its users, and the first reason against it.
 
-use memplan_ir::{ArrayShape, Instruction, InstructionId, Module, Op, Opcode};
+use std::collections::BTreeSet;
+
+use cranelift_entity::EntitySet;
+use memplan_ir::{Arithmetic, ArrayShape, Instruction, InstructionId, Module, Op, Opcode};
 use memplan_memory::ContractionRules;
 use memplan_rewriter::cost::{self, CostClass, Hero};
 use memplan_rewriter::rows::is_repetition;
+use smallvec::SmallVec;
 
 use super::super::report::Verdict;
+use super::epilogues::DEPTH;
 use super::{Grouper, Kernel, KernelId, Usage, columns, strides};
 
 impl Grouper<'_> {
@@ -152,25 +157,26 @@ impl Grouper<'_> {
                     return Err(Verdict::ReadsAcross);
                 }
                 let is_slow = usage.reused && usage.feeds.is_none() && count > 1 && self.is_slow(id);
-                let is_stored_softmax =
-                    rules.softmax_readers.is_some_and(|most| count > most) && self.is_softmax_exponential(id);
                 let is_long = self.is_slow_again(id, usage.evaluations);
+                if count > 1 && !rules.pad_prologue && self.is_sliced(id, usage) {
+                    return Err(Verdict::Prologue(Opcode::Slice));
+                }
                 if count > 1
                     && rules.ends_products_first
                     && let Some(product) = self.product_ended_by(id)
                 {
                     return Err(Verdict::EndsProduct(product));
                 }
-                if is_kept_out || is_slow || is_stored_softmax || is_long || is_twice && self.is_expensive(id)
-                {
+                if is_kept_out || is_slow || is_long || is_twice && self.is_expensive(id) {
                     return Err(Verdict::Expensive { opcode, kernels: count });
                 }
                 if let Some(hero) = usage.feeds
                     && !(self.contraction(hero).prologue
+                        && !self.pads_for_products(id, count)
                         && fits_prologue(self.module, id)
                         && self.loads_by_rules(id, hero, kernel)
                         && self.loads_no_more(id, self.contraction(hero))
-                        && (!self.contraction(hero).unary_prologue || self.is_unary(id)))
+                        && (!self.contraction(hero).unary_prologue || self.is_worth_again(id)))
                 {
                     let (hero, _) =
                         kernel.hero.expect("a member that feeds a hero is in the kernel of that hero");
@@ -198,7 +204,51 @@ impl Grouper<'_> {
         let mut ended = operands
             .filter(|&operand| self.bytes[id] <= self.bytes[operand] && self.could_end_product(id, operand));
         let adds = || strides::adds_product(self.module, self.users, id).then_some(Opcode::Dot);
-        ended.next().map(|product| self.module.instructions[product].opcode()).or_else(adds)
+        ended
+            .next()
+            .map(|product| self.module.instructions[product].opcode())
+            .or_else(adds)
+            .or_else(|| self.is_led_to_by_product(id).then_some(Opcode::Dot))
+            .or_else(|| self.ends_convolution_slowly(id).then_some(Opcode::Convolution))
+    }
+
+    /// Whether operations lead from a product to `id`, each read by the next one alone, so that the product's kernel stores no
+    /// more with them: a product that is widened at once is as wide as that. What widens numbers is computed by those who
+    /// read it.
+    fn is_led_to_by_product(&self, id: InstructionId) -> bool {
+        let op = |id: InstructionId| &self.module.instructions[id].op;
+        let rules = &self.target.fusion.dot;
+        if !rules.epilogue
+            || rules.by_strides
+            || !cost::is_pointwise(self.module, id)
+            || *op(id) == Op::Convert
+        {
+            return false;
+        }
+        let is_read_once = |operand: InstructionId| self.users.of(operand).len() == 1;
+        let is_product = |at: InstructionId, operand: InstructionId| {
+            let stored = if *op(at) == Op::Convert { at } else { operand };
+            matches!(op(operand), Op::Dot(_)) && self.bytes[id] <= self.bytes[stored]
+        };
+        let leads_on = |operand: InstructionId| {
+            matches!(op(operand), Op::Reshape { .. } | Op::Bitcast | Op::Transpose { .. })
+                || cost::is_pointwise(self.module, operand)
+        };
+        let mut before = vec![id];
+        let mut n_followed = 0;
+        while let Some(&at) =
+            before.get(n_followed).filter(|_| n_followed < 2 * self.options.rows.max_kernels)
+        {
+            n_followed += 1;
+            for &operand in self.module.instructions[at].operands.iter().filter(|&&of| is_read_once(of)) {
+                match leads_on(operand) {
+                    true => before.push(operand),
+                    false if is_product(at, operand) => return true,
+                    false => {}
+                }
+            }
+        }
+        false
     }
 
     /// Whether the kernel of a product or reduction computes a product that it reads, element for element.
@@ -243,15 +293,35 @@ impl Grouper<'_> {
                 let source = &self.module.instructions[instruction.operands[0]].op;
                 moves_last && !is_repetition(source)
             }
-            _ if self.classes[id] == CostClass::Cheap && cost::is_pointwise(self.module, id) => {
-                let is_only_for = |operand: InstructionId| self.users.of(operand).len() == 1;
-                instruction
-                    .operands
-                    .iter()
-                    .any(|&operand| is_only_for(operand) && self.reads_across.contains(operand))
-            }
-            _ => false,
+            _ => self.is_computed_of(id, &self.reads_across),
         }
+    }
+
+    /// Whether the kernel that computes a value pads an array, or puts several side by side, which is as much.
+    pub(super) fn does_pad(&self, id: InstructionId) -> bool {
+        matches!(self.module.instructions[id].op, Op::Pad { .. } | Op::Concatenate { .. })
+            || self.is_computed_of(id, &self.pads)
+    }
+
+    /// Whether this many kernels of products would put arrays side by side, or several would pad one.
+    fn pads_for_products(&self, id: InstructionId, count: usize) -> bool {
+        let is_joined = || matches!(self.module.instructions[id].op, Op::Concatenate { .. });
+        self.pads.contains(id) && (count > 1 || is_joined())
+    }
+
+    /// Whether a kernel reads a value that is computed from arrays only in part.
+    fn is_sliced(&self, id: InstructionId, usage: &Usage) -> bool {
+        let is_slice = |&at: &InstructionId| matches!(self.module.instructions[at].op, Op::Slice { .. });
+        usage.indexers.iter().any(is_slice) && self.large_arrays_read(id).next().is_some()
+    }
+
+    /// Whether a value is computed element by element from one of these, which nothing else reads.
+    fn is_computed_of(&self, id: InstructionId, these: &EntitySet<InstructionId>) -> bool {
+        let is_only_for = |operand: InstructionId| self.users.of(operand).len() == 1;
+        let operands = &self.module.instructions[id].operands;
+        self.classes[id] == CostClass::Cheap
+            && cost::is_pointwise(self.module, id)
+            && operands.iter().any(|&operand| is_only_for(operand) && these.contains(operand))
     }
 
     /// A kernel that updates an array in place must not read that array, but for the very elements that it replaces.
@@ -302,23 +372,6 @@ impl Grouper<'_> {
             }
             Hero::Update => false,
         }
-    }
-
-    /// Whether an instruction is an exponential that is added up, as in softmax. Where the logarithm of the sum is taken, libtpu
-    /// computes exponentials again.
-    fn is_softmax_exponential(&self, id: InstructionId) -> bool {
-        let op = |id: InstructionId| &self.module.instructions[id].op;
-        let is_renamed = |id: &InstructionId| {
-            matches!(op(*id), Op::Reshape { .. } | Op::Bitcast) || op(*id).opcode() == Opcode::Abs
-        };
-        let is_log = |id: &InstructionId| op(*id).opcode() == Opcode::Log;
-        let is_logged = |sum: InstructionId| {
-            let users = self.users.of(sum);
-            let renamed = users.iter().filter(|user| is_renamed(user)).flat_map(|&user| self.users.of(user));
-            users.iter().chain(renamed).any(is_log)
-        };
-        let sums = |&user: &InstructionId| matches!(op(user), Op::Reduce { .. }) && !is_logged(user);
-        op(id).opcode() == Opcode::Exponential && self.users.of(id).iter().any(sums)
     }
 
     /// Whether the target's kernels never compute an elementwise operation twice.
@@ -404,13 +457,72 @@ impl Grouper<'_> {
         })
     }
 
-    /// Whether an instruction computes its elements from those of a single array, and from smaller arrays that are
-    /// broadcast.
-    fn is_unary(&self, id: InstructionId) -> bool {
+    /// Whether convolutions compute a value as they load it: its elements are computed from those of a single array, or they
+    /// alone read it, and no other kernel of a product can end with it.
+    fn is_worth_again(&self, id: InstructionId) -> bool {
+        let instruction = &self.module.instructions[id];
+        let ends = || instruction.operands.iter().any(|&operand| self.could_end_product(id, operand));
+        !matches!(instruction.op, Op::Gather(_))
+            && !self.changes_lanes(id)
+            && (self.large_arrays_read(id).count() <= 1 || self.is_for_products(id) && !ends())
+    }
+
+    /// Whether an input has another dimension in lanes than what is computed of it.
+    fn changes_lanes(&self, id: InstructionId) -> bool {
+        let lanes = |id: InstructionId| {
+            let array = self.module.shape(id).as_array();
+            array.and_then(|array| array.minor_to_major().first().copied())
+        };
+        let is_input = |operand: InstructionId| self.module.instructions[operand].op.is_input();
+        cost::is_pointwise(self.module, id)
+            && self.large_arrays_read(id).any(|operand| is_input(operand) && lanes(operand) != lanes(id))
+    }
+
+    /// Whether all kernels that read a value multiply by it.
+    fn is_for_products(&self, id: InstructionId) -> bool {
+        let kernels = self.kernels_of_users(id);
+        self.usages(id, &kernels).iter().all(|usage| usage.feeds.is_some())
+    }
+
+    /// The operands of an instruction that are not much smaller than its result, and do not repeat such arrays.
+    fn large_arrays_read(&self, id: InstructionId) -> impl Iterator<Item = InstructionId> {
         let count = |id| self.module.shape(id).as_array().and_then(ArrayShape::element_count).unwrap_or(0);
-        let is_large = |operand: &InstructionId| count(*operand) > self.options.large_operand.of(count(id));
-        let looks_up = matches!(self.module.instructions[id].op, Op::Gather(_));
-        !looks_up && self.distinct_arrays_read(id).iter().filter(|operand| is_large(operand)).count() <= 1
+        let least = self.options.large_operand.of(count(id));
+        self.distinct_arrays_read(id).into_iter().filter(move |&operand| {
+            let mut source = operand;
+            while let Op::Broadcast { .. } | Op::Convert | Op::Reshape { .. } =
+                self.module.instructions[source].op
+            {
+                source = self.module.instructions[source].operands[0];
+            }
+            count(source) > least
+        })
+    }
+
+    /// Whether an instruction and those before it take long to compute of a convolution and of inputs.
+    fn ends_convolution_slowly(&self, id: InstructionId) -> bool {
+        let op = |id: InstructionId| &self.module.instructions[id].op;
+        if !self.target.fusion.convolution.windows_outside_tiles || !self.is_for_products(id) {
+            return false;
+        }
+        let mut open = BTreeSet::from_iter([(self.positions[id], id)]);
+        let mut is_slow = false;
+        for _ in 0..2 * self.options.rows.max_kernels {
+            let Some((_, last)) = open.pop_last() else { return false };
+            if last != id && !cost::is_pointwise(self.module, last) {
+                return is_slow && open.is_empty() && matches!(op(last), Op::Convolution(_));
+            }
+            is_slow |= op(last).traits().arithmetic == Arithmetic::Transcendental;
+            let large: SmallVec<[InstructionId; 4]> = self.large_arrays_read(last).collect();
+            if !self
+                .arrays_read(last)
+                .all(|operand| large.contains(&operand) || self.is_of_inputs(operand, DEPTH))
+            {
+                return false;
+            }
+            open.extend(large.iter().map(|&operand| (self.positions[operand], operand)));
+        }
+        false
     }
 
     /// Whether the results of a kernel take about as many bytes as the product that it is built around.

@@ -119,6 +119,8 @@ struct Grouper<'a> {
     kept_from_readers: EntitySet<InstructionId>,
     /// Values whose kernel would read an array across its rows.
     reads_across: EntitySet<InstructionId>,
+    /// Values that kernels of products find in memory, since computing them would pad an array.
+    pads: EntitySet<InstructionId>,
     /// Instructions that others must run after.
     is_control_predecessor: EntitySet<InstructionId>,
     /// Entry parameters, and parts of them, of which the caller gives something up.
@@ -155,6 +157,7 @@ impl<'a> Grouper<'a> {
             needs: needs::Needs::default(),
             kept_from_readers: EntitySet::new(),
             reads_across: EntitySet::new(),
+            pads: EntitySet::new(),
             is_control_predecessor: EntitySet::new(),
             has_given_up: module
                 .config
@@ -180,6 +183,9 @@ impl<'a> Grouper<'a> {
             self.keep_bytes[id] = self.bytes_to_keep(id);
             if self.does_read_across(id) {
                 self.reads_across.insert(id);
+            }
+            if !self.target.fusion.pad_prologue && self.does_pad(id) {
+                self.pads.insert(id);
             }
             let predecessors = &self.module.instructions[id].control_predecessors;
             predecessors.iter().for_each(|&before| _ = self.is_control_predecessor.insert(before));
