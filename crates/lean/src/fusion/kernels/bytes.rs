@@ -2,10 +2,10 @@
 
 use memplan_ir::{InstructionId, Op, ShapeIndex};
 use memplan_memory::{Bytes, FusionGoal};
-use memplan_rewriter::cost::{self, CostClass};
+use memplan_rewriter::cost::CostClass;
 
 use super::super::report::Verdict;
-use super::{Grouper, KernelId, Rank, row_dimensions};
+use super::{Grouper, KernelId, Rank};
 
 impl Grouper<'_> {
     /// The bytes that stay alive to keep an instruction available: its own; for a cheap one, those of its operands, if
@@ -84,50 +84,6 @@ impl Grouper<'_> {
             }
             _ => self.check_traffic(id, kernels, 1.0),
         }
-    }
-
-    /// Whether an operand is a product whose kernel could end with the computation of `id`: everything else that is made
-    /// of the product is made row by row, and read by `id` alone. Takes a bounded number of steps.
-    pub(super) fn could_end_product(&self, id: InstructionId, operand: InstructionId) -> bool {
-        let product = &self.module.instructions[operand];
-        let rules = match product.op {
-            Op::Dot(_) => &self.target.fusion.dot,
-            Op::Convolution(_) => &self.target.fusion.convolution,
-            _ => return false,
-        };
-        if !rules.epilogue || !cost::is_pointwise(self.module, id) {
-            return false;
-        }
-        let Some(mut made) = self.made_of(operand, id) else { return false };
-        made.sort_unstable_by_key(|&at| self.positions[at]);
-        match &made[..] {
-            [_] => true,
-            _ if rules.prologue && matches!(product.op, Op::Dot(_)) => {
-                row_dimensions::n_rows(self.module, operand, &made, &[id]).is_some()
-            }
-            _ => false,
-        }
-    }
-
-    /// The instructions computed from a value up to `until`; `None` if there are more than a kernel with rows may have.
-    fn made_of(&self, value: InstructionId, until: InstructionId) -> Option<Vec<InstructionId>> {
-        let mut made = vec![value];
-        let mut n_followed = 0;
-        while let Some(&at) = made.get(n_followed) {
-            n_followed += 1;
-            let users = if at == until { &[] } else { self.users.of(at) };
-            for &user in users {
-                if made.contains(&user) {
-                    continue;
-                }
-                if self.positions[user] > self.positions[until] || made.len() > self.options.rows.max_kernels
-                {
-                    return None;
-                }
-                made.push(user);
-            }
-        }
-        Some(made.split_off(1))
     }
 
     /// The bytes that stay alive longer to keep an instruction available until `until`: zero if it is read then anyway;

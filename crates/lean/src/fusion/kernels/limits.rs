@@ -1,16 +1,12 @@
 //! Whether a producer may join the kernels of its users, and the first reason against it.
 
-use std::collections::BTreeSet;
-
 use cranelift_entity::EntitySet;
-use memplan_ir::{Arithmetic, ArrayShape, Instruction, InstructionId, Module, Op, Opcode};
+use memplan_ir::{ArrayShape, Instruction, InstructionId, Module, Op, Opcode};
 use memplan_memory::ContractionRules;
 use memplan_rewriter::cost::{self, CostClass, Hero};
 use memplan_rewriter::rows::is_repetition;
-use smallvec::SmallVec;
 
 use super::super::report::Verdict;
-use super::epilogues::DEPTH;
 use super::{Grouper, Kernel, KernelId, Usage, columns, strides};
 
 impl Grouper<'_> {
@@ -196,59 +192,6 @@ impl Grouper<'_> {
             return Err(Verdict::Operands { operands });
         }
         self.check_in_place(id, kernel)
-    }
-
-    /// The product whose kernel could end with an operation that takes no more bytes than its result.
-    fn product_ended_by(&self, id: InstructionId) -> Option<Opcode> {
-        let operands = self.module.instructions[id].operands.iter().copied();
-        let mut ended = operands
-            .filter(|&operand| self.bytes[id] <= self.bytes[operand] && self.could_end_product(id, operand));
-        let adds = || strides::adds_product(self.module, self.users, id).then_some(Opcode::Dot);
-        ended
-            .next()
-            .map(|product| self.module.instructions[product].opcode())
-            .or_else(adds)
-            .or_else(|| self.is_led_to_by_product(id).then_some(Opcode::Dot))
-            .or_else(|| self.ends_convolution_slowly(id).then_some(Opcode::Convolution))
-    }
-
-    /// Whether operations lead from a product to `id`, each read by the next one alone, so that the product's kernel stores no
-    /// more with them: a product that is widened at once is as wide as that. What widens numbers is computed by those who
-    /// read it.
-    fn is_led_to_by_product(&self, id: InstructionId) -> bool {
-        let op = |id: InstructionId| &self.module.instructions[id].op;
-        let rules = &self.target.fusion.dot;
-        if !rules.epilogue
-            || rules.by_strides
-            || !cost::is_pointwise(self.module, id)
-            || *op(id) == Op::Convert
-        {
-            return false;
-        }
-        let is_read_once = |operand: InstructionId| self.users.of(operand).len() == 1;
-        let is_product = |at: InstructionId, operand: InstructionId| {
-            let stored = if *op(at) == Op::Convert { at } else { operand };
-            matches!(op(operand), Op::Dot(_)) && self.bytes[id] <= self.bytes[stored]
-        };
-        let leads_on = |operand: InstructionId| {
-            matches!(op(operand), Op::Reshape { .. } | Op::Bitcast | Op::Transpose { .. })
-                || cost::is_pointwise(self.module, operand)
-        };
-        let mut before = vec![id];
-        let mut n_followed = 0;
-        while let Some(&at) =
-            before.get(n_followed).filter(|_| n_followed < 2 * self.options.rows.max_kernels)
-        {
-            n_followed += 1;
-            for &operand in self.module.instructions[at].operands.iter().filter(|&&of| is_read_once(of)) {
-                match leads_on(operand) {
-                    true => before.push(operand),
-                    false if is_product(at, operand) => return true,
-                    false => {}
-                }
-            }
-        }
-        false
     }
 
     /// Whether the kernel of a product or reduction computes a product that it reads, element for element.
@@ -479,13 +422,13 @@ impl Grouper<'_> {
     }
 
     /// Whether all kernels that read a value multiply by it.
-    fn is_for_products(&self, id: InstructionId) -> bool {
+    pub(super) fn is_for_products(&self, id: InstructionId) -> bool {
         let kernels = self.kernels_of_users(id);
         self.usages(id, &kernels).iter().all(|usage| usage.feeds.is_some())
     }
 
     /// The operands of an instruction that are not much smaller than its result, and do not repeat such arrays.
-    fn large_arrays_read(&self, id: InstructionId) -> impl Iterator<Item = InstructionId> {
+    pub(super) fn large_arrays_read(&self, id: InstructionId) -> impl Iterator<Item = InstructionId> {
         let count = |id| self.module.shape(id).as_array().and_then(ArrayShape::element_count).unwrap_or(0);
         let least = self.options.large_operand.of(count(id));
         self.distinct_arrays_read(id).into_iter().filter(move |&operand| {
@@ -497,32 +440,6 @@ impl Grouper<'_> {
             }
             count(source) > least
         })
-    }
-
-    /// Whether an instruction and those before it take long to compute of a convolution and of inputs.
-    fn ends_convolution_slowly(&self, id: InstructionId) -> bool {
-        let op = |id: InstructionId| &self.module.instructions[id].op;
-        if !self.target.fusion.convolution.windows_outside_tiles || !self.is_for_products(id) {
-            return false;
-        }
-        let mut open = BTreeSet::from_iter([(self.positions[id], id)]);
-        let mut is_slow = false;
-        for _ in 0..2 * self.options.rows.max_kernels {
-            let Some((_, last)) = open.pop_last() else { return false };
-            if last != id && !cost::is_pointwise(self.module, last) {
-                return is_slow && open.is_empty() && matches!(op(last), Op::Convolution(_));
-            }
-            is_slow |= op(last).traits().arithmetic == Arithmetic::Transcendental;
-            let large: SmallVec<[InstructionId; 4]> = self.large_arrays_read(last).collect();
-            if !self
-                .arrays_read(last)
-                .all(|operand| large.contains(&operand) || self.is_of_inputs(operand, DEPTH))
-            {
-                return false;
-            }
-            open.extend(large.iter().map(|&operand| (self.positions[operand], operand)));
-        }
-        false
     }
 
     /// Whether the results of a kernel take about as many bytes as the product that it is built around.

@@ -24,6 +24,7 @@
 mod again;
 mod bytes;
 mod columns;
+mod ended;
 mod epilogues;
 mod in_step;
 mod kernel;

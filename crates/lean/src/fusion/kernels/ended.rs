@@ -1,0 +1,138 @@
+//! Operations that the kernel of a product could end with.
+//!
+//! The kernel computes them on each element of the product before it stores that. So none of their other readers computes
+//! them, and the product itself is never in memory.
+
+use std::collections::BTreeSet;
+
+use memplan_ir::{Arithmetic, InstructionId, Op, Opcode};
+use memplan_rewriter::cost;
+use smallvec::SmallVec;
+
+use super::epilogues::DEPTH;
+use super::{Grouper, row_dimensions, strides};
+
+/// Most operations between a product and the last one that its kernel computes.
+const MOST_FOLLOWED: usize = 12;
+
+impl Grouper<'_> {
+    /// The product whose kernel could end with an operation that takes no more bytes than its result.
+    pub(super) fn product_ended_by(&self, id: InstructionId) -> Option<Opcode> {
+        let operands = self.module.instructions[id].operands.iter().copied();
+        let mut ended = operands
+            .filter(|&operand| self.bytes[id] <= self.bytes[operand] && self.could_end_product(id, operand));
+        let adds = || strides::adds_product(self.module, self.users, id).then_some(Opcode::Dot);
+        let is_followed = || self.is_led_to_by_product(id).then_some(Opcode::Dot);
+        let is_slow = || self.ends_convolution_slowly(id).then_some(Opcode::Convolution);
+        let first = ended.next().map(|product| self.module.instructions[product].opcode());
+        first.or_else(adds).or_else(is_followed).or_else(is_slow)
+    }
+
+    /// Whether operations lead from a product to `id`, each read by the next one alone, and `id` takes no more bytes than the
+    /// product, or than the product in the type that it is converted to at once. A conversion is not such an `id`: it is
+    /// computed by its readers.
+    fn is_led_to_by_product(&self, id: InstructionId) -> bool {
+        let op = |id: InstructionId| &self.module.instructions[id].op;
+        let rules = &self.target.fusion.dot;
+        if !rules.epilogue
+            || rules.by_strides
+            || !cost::is_pointwise(self.module, id)
+            || *op(id) == Op::Convert
+        {
+            return false;
+        }
+        let is_read_once = |operand: InstructionId| self.users.of(operand).len() == 1;
+        let is_product = |at: InstructionId, operand: InstructionId| {
+            let stored = if *op(at) == Op::Convert { at } else { operand };
+            matches!(op(operand), Op::Dot(_)) && self.bytes[id] <= self.bytes[stored]
+        };
+        let leads_on = |operand: InstructionId| {
+            matches!(op(operand), Op::Reshape { .. } | Op::Bitcast | Op::Transpose { .. })
+                || cost::is_pointwise(self.module, operand)
+        };
+        let mut before = vec![id];
+        let mut n_followed = 0;
+        while let Some(&at) = before.get(n_followed).filter(|_| n_followed < MOST_FOLLOWED) {
+            n_followed += 1;
+            for &operand in self.module.instructions[at].operands.iter().filter(|&&of| is_read_once(of)) {
+                match leads_on(operand) {
+                    true => before.push(operand),
+                    false if is_product(at, operand) => return true,
+                    false => {}
+                }
+            }
+        }
+        false
+    }
+
+    /// Whether an operand is a product whose kernel could end with the computation of `id`: everything else that is made
+    /// of the product is made row by row, and read by `id` alone. Takes a bounded number of steps.
+    pub(super) fn could_end_product(&self, id: InstructionId, operand: InstructionId) -> bool {
+        let product = &self.module.instructions[operand];
+        let rules = match product.op {
+            Op::Dot(_) => &self.target.fusion.dot,
+            Op::Convolution(_) => &self.target.fusion.convolution,
+            _ => return false,
+        };
+        if !rules.epilogue || !cost::is_pointwise(self.module, id) {
+            return false;
+        }
+        let Some(mut made) = self.made_of(operand, id) else { return false };
+        made.sort_unstable_by_key(|&at| self.positions[at]);
+        match &made[..] {
+            [_] => true,
+            _ if rules.prologue && matches!(product.op, Op::Dot(_)) => {
+                row_dimensions::n_rows(self.module, operand, &made, &[id]).is_some()
+            }
+            _ => false,
+        }
+    }
+
+    /// The instructions computed from a value up to `until`; `None` if there are more than a kernel with rows may have.
+    fn made_of(&self, value: InstructionId, until: InstructionId) -> Option<Vec<InstructionId>> {
+        let mut made = vec![value];
+        let mut n_followed = 0;
+        while let Some(&at) = made.get(n_followed) {
+            n_followed += 1;
+            let users = if at == until { &[] } else { self.users.of(at) };
+            for &user in users {
+                if made.contains(&user) {
+                    continue;
+                }
+                if self.positions[user] > self.positions[until] || made.len() > self.options.rows.max_kernels
+                {
+                    return None;
+                }
+                made.push(user);
+            }
+        }
+        Some(made.split_off(1))
+    }
+
+    /// Whether an instruction is computed from a convolution and from inputs alone, for readers that are all products, and a
+    /// transcendental function is on the way: too slow to compute again in each reader.
+    fn ends_convolution_slowly(&self, id: InstructionId) -> bool {
+        let op = |id: InstructionId| &self.module.instructions[id].op;
+        if !self.target.fusion.convolution.windows_outside_tiles || !self.is_for_products(id) {
+            return false;
+        }
+        let mut open = BTreeSet::from_iter([(self.positions[id], id)]);
+        let mut is_slow = false;
+        for _ in 0..MOST_FOLLOWED {
+            let Some((_, last)) = open.pop_last() else { return false };
+            if last != id && !cost::is_pointwise(self.module, last) {
+                return is_slow && open.is_empty() && matches!(op(last), Op::Convolution(_));
+            }
+            is_slow |= op(last).traits().arithmetic == Arithmetic::Transcendental;
+            let large: SmallVec<[InstructionId; 4]> = self.large_arrays_read(last).collect();
+            if !self
+                .arrays_read(last)
+                .all(|operand| large.contains(&operand) || self.is_of_inputs(operand, DEPTH))
+            {
+                return false;
+            }
+            open.extend(large.iter().map(|&operand| (self.positions[operand], operand)));
+        }
+        false
+    }
+}
