@@ -410,7 +410,7 @@ impl Grouper<'_> {
             && (self.large_arrays_read(id).count() <= 1 || self.is_for_products(id) && !ends())
     }
 
-    /// Whether an input has another dimension in lanes than what is computed of it.
+    /// Whether the result of an operation has another dimension in lanes than an input that the operation reads.
     fn changes_lanes(&self, id: InstructionId) -> bool {
         let lanes = |id: InstructionId| {
             let array = self.module.shape(id).as_array();

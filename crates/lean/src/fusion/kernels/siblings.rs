@@ -219,7 +219,7 @@ impl Grouper<'_> {
         match (self.is_product(a), self.is_product(b)) {
             (true, true) => false,
             (false, false) => !updates || self.target.fusion.update_shares,
-            // Beside a product its kernel computes with what it stores, and does not only move that.
+            // The kernel of a product may also compute with the product, but not only move it.
             (is_first, _) => {
                 let other = if is_first { b } else { a };
                 let is_computed = |&member: &InstructionId| cost::is_pointwise(self.module, member);
