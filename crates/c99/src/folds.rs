@@ -11,8 +11,9 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::dag::{ArrayId, Level, NodeId, Type};
 use crate::error::Refusal;
-use crate::lower::{Lower, Name, Rows};
+use crate::lower::{Lower, Rows};
 use crate::operations::{self, Form, Function, computed};
+use memplan_ir::scopes::Name;
 
 impl Lower<'_> {
     pub(crate) fn pull_reduce(

@@ -10,10 +10,11 @@ use smallvec::SmallVec;
 use crate::blocks::{ROWS, in_blocks};
 use crate::dag::{ArrayId, Dag, Level, Node, NodeId, VarId};
 use crate::error::{Refusal, refusal};
-use crate::lower::{Array, ArrayPlace, Leaf, Lower, Name, Rows, leaf_count};
+use crate::lower::{Array, ArrayPlace, Leaf, Lower, Rows};
 use crate::tiling::{Limits, Tiling};
 use crate::updates::is_top_k;
 use cranelift_entity::PrimaryMap;
+use memplan_ir::scopes::Name;
 
 /// What is written at each step of a nest.
 #[derive(Clone, Copy, Debug)]
@@ -123,11 +124,11 @@ impl Builder<'_, '_> {
                             called.push_str(&index.0.iter().map(|i| format!("_{i}")).collect::<String>());
                         }
                         let array = self.lower.array(operand, called, shape, ArrayPlace::Operand(number))?;
-                        self.lower.store(name, Leaf::Array(array));
+                        self.lower.scopes.store(name, Leaf::Array(array));
                     }
                     (Given::Constant(constant), _) if constant != operand => {
                         let constant = Name { scope: 0, instruction: constant, leaf: 0 };
-                        self.lower.store(name, Leaf::Value(constant));
+                        self.lower.scopes.store(name, Leaf::Value(constant));
                     }
                     _ => {}
                 }
@@ -223,7 +224,7 @@ impl Builder<'_, '_> {
     /// The arrays of all leaves of an instruction whose leaves are all results.
     fn arrays_of(&mut self, of: Name) -> Result<Vec<ArrayId>, Refusal> {
         let module = self.lower.module;
-        let n = leaf_count(module.shape(of.instruction));
+        let n = module.shape(of.instruction).leaf_count();
         let mut found = vec![None; n];
         for k in 0..self.results.len() {
             let (array, root) = self.root(k)?;

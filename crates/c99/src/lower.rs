@@ -3,7 +3,8 @@
 //! Elements are pulled: the element of an instruction at some indices needs elements of its operands at other indices. A
 //! broadcast drops indices, a transpose permutes them, a slice shifts them, a gather looks them up; none of them moves data.
 
-use memplan_ir::{ArrayShape, ElementType, InstructionId, Module, Op, Role, Shape};
+use memplan_ir::scopes::{self, Name, NotPassed, Scopes};
+use memplan_ir::{ArrayShape, ElementType, InstructionId, Module, Op};
 use memplan_memory::Addressing;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -52,39 +53,20 @@ pub(crate) enum ArrayPlace {
     Constant(InstructionId),
 }
 
-/// A leaf of the result of an instruction in one instance of its computation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Name {
-    pub(crate) scope: usize,
-    pub(crate) instruction: InstructionId,
-    pub(crate) leaf: usize,
-}
-
-/// Where a value comes from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Leaf {
-    /// An array in memory.
-    Array(ArrayId),
-    /// An instruction that computes it.
-    Value(Name),
-    /// An expression, of a scalar.
-    Node(NodeId),
-}
+/// Where a value comes from: an array in memory, an expression of a scalar, or an instruction that computes it.
+pub(crate) type Leaf = scopes::Leaf<ArrayId, NodeId>;
 
 /// A kernel's expressions under construction.
 pub(crate) struct Lower<'m> {
     pub(crate) module: &'m Module,
     pub(crate) dag: Dag,
     pub(crate) arrays: PrimaryMap<ArrayId, Array>,
-    /// For each instance of a computation the leaves of its parameters.
-    scopes: Vec<Vec<Vec<Leaf>>>,
-    /// For each instance of a computation the variables that its parameters depend on.
+    pub(crate) scopes: Scopes<'m, ArrayId, NodeId>,
+    /// For each scope the variables that its parameters depend on.
     scope_vars: Vec<Vars>,
     /// Variables of the loops of folds, with their extents: folds that are not within each other share them, so that equal
     /// expressions in both are one.
     fold_vars: Vec<(i64, VarId)>,
-    calls: FxHashMap<(usize, InstructionId), usize>,
-    stored: FxHashMap<Name, Leaf>,
     values: FxHashMap<(Name, Rows), SmallVec<[NodeId; 2]>>,
     depth: usize,
     /// The mark that all loads of these arrays have: they change while the kernel runs.
@@ -93,15 +75,15 @@ pub(crate) struct Lower<'m> {
 
 impl<'m> Lower<'m> {
     pub(crate) fn new(module: &'m Module) -> Lower<'m> {
+        let mut scopes = Scopes::new(module);
+        scopes.open(Vec::new());
         Lower {
             module,
             dag: Dag::default(),
             arrays: PrimaryMap::new(),
-            scopes: vec![Vec::new()],
-            scope_vars: vec![Vars::new()],
+            scopes,
+            scope_vars: Vec::new(),
             fold_vars: Vec::new(),
-            calls: FxHashMap::default(),
-            stored: FxHashMap::default(),
             values: FxHashMap::default(),
             depth: 0,
             changing: FxHashMap::default(),
@@ -127,11 +109,6 @@ impl<'m> Lower<'m> {
         let addressing =
             addressing.ok_or_else(|| refusal(self.module, id, "its layout packs or combines elements"))?;
         Ok(self.arrays.push(Array { name, element_type: t, place, addressing }))
-    }
-
-    /// Declares where a value is before the kernel runs.
-    pub(crate) fn store(&mut self, name: Name, leaf: Leaf) {
-        self.stored.insert(name, leaf);
     }
 
     /// The offset of an element of an array, in elements.
@@ -167,7 +144,7 @@ impl<'m> Lower<'m> {
     /// The expression of an element of a value.
     pub(crate) fn value(&mut self, name: Name, rows: &[NodeId]) -> Result<NodeId, Refusal> {
         let name = match self.resolve(name)? {
-            Leaf::Node(node) => return Ok(node),
+            Leaf::Element(node) => return Ok(node),
             Leaf::Array(array) => return Ok(self.load(array, rows)),
             Leaf::Value(name) => name,
         };
@@ -203,88 +180,29 @@ impl<'m> Lower<'m> {
         inputs[0]
     }
 
-    /// Follows a leaf through tuples, parameters and calls to where it is made.
+    /// Where a leaf is stored or computed.
     pub(crate) fn resolve(&mut self, name: Name) -> Result<Leaf, Refusal> {
-        let module = self.module;
-        let mut at = name;
-        loop {
-            match self.stored.get(&at) {
-                Some(Leaf::Value(name)) => at = *name,
-                Some(&leaf) => return Ok(leaf),
-                None => {}
-            }
-            let instruction = &module.instructions[at.instruction];
-            let operand = |k: usize| instruction.operands[k];
-            match &instruction.op {
-                Op::Parameter { number } => {
-                    let leaves = self.scopes[at.scope].get(*number as usize);
-                    match leaves.and_then(|leaves| leaves.get(at.leaf)) {
-                        Some(Leaf::Value(name)) => at = *name,
-                        Some(&leaf) => return Ok(leaf),
-                        None => return Err(refusal(module, at.instruction, "nothing is passed for it")),
-                    }
-                }
-                Op::GetTupleElement { index } => {
-                    let elements = module.shape(operand(0)).as_tuple().unwrap_or_default();
-                    at.leaf += elements.iter().take(*index as usize).map(leaf_count).sum::<usize>();
-                    at.instruction = operand(0);
-                }
-                Op::Tuple => {
-                    let mut k = 0;
-                    while at.leaf >= leaf_count(module.shape(operand(k))) {
-                        at.leaf -= leaf_count(module.shape(operand(k)));
-                        k += 1;
-                    }
-                    at.instruction = operand(k);
-                }
-                // They only change the layout, which no value within a kernel has.
-                Op::Copy => at.instruction = operand(0),
-                Op::Call { .. } | Op::Fusion(_) => {
-                    let scope = self.call(at.scope, at.instruction);
-                    let root = module.computations[instruction.called[0]].root;
-                    at = Name { scope, instruction: root, leaf: at.leaf };
-                }
-                op if op.traits().role == Role::PassesOn && *op != Op::Bitcast => {
-                    at.instruction = operand(0);
-                }
-                _ => return Ok(Leaf::Value(at)),
-            }
-        }
+        self.scopes
+            .resolve(name)
+            .map_err(|NotPassed(id)| refusal(self.module, id, "nothing is passed for it"))
     }
 
-    /// The instance of a computation that an instruction calls with its operands.
-    fn call(&mut self, scope: usize, instruction: InstructionId) -> usize {
-        if let Some(&inner) = self.calls.get(&(scope, instruction)) {
-            return inner;
-        }
-        let module = self.module;
-        let parameters = module.instructions[instruction].operands.iter();
-        let parameters = parameters
-            .map(|&operand| {
-                let leaves = leaf_count(module.shape(operand));
-                (0..leaves).map(|leaf| Leaf::Value(Name { scope, instruction: operand, leaf })).collect()
-            })
-            .collect();
-        let inner = self.scope(parameters);
-        self.calls.insert((scope, instruction), inner);
-        inner
-    }
-
-    /// Opens an instance of a computation with these parameters.
-    pub(crate) fn scope(&mut self, parameters: Vec<Vec<Leaf>>) -> usize {
-        let mut vars = Vars::new();
-        for leaf in parameters.iter().flatten() {
-            match *leaf {
-                Leaf::Node(node) => vars.extend_from_slice(self.dag.vars(node)),
-                Leaf::Value(name) => vars.extend_from_slice(&self.scope_vars[name.scope]),
-                Leaf::Array(_) => {}
+    /// The variables that the parameters of a scope depend on; the parameters are of scopes that were opened before.
+    fn scope_vars(&mut self, scope: usize) -> &Vars {
+        for scope in self.scope_vars.len()..=scope {
+            let mut vars = Vars::new();
+            for leaf in self.scopes.parameters(scope) {
+                match leaf {
+                    Leaf::Element(node) => vars.extend_from_slice(self.dag.vars(node)),
+                    Leaf::Value(name) => vars.extend_from_slice(&self.scope_vars[name.scope]),
+                    Leaf::Array(_) => {}
+                }
             }
+            vars.sort_unstable();
+            vars.dedup();
+            self.scope_vars.push(vars);
         }
-        vars.sort_unstable();
-        vars.dedup();
-        self.scope_vars.push(vars);
-        self.scopes.push(parameters);
-        self.scopes.len() - 1
+        &self.scope_vars[scope]
     }
 
     /// Opens a loop of a fold whose elements depend on some indices and on the variables of a scope.
@@ -298,9 +216,10 @@ impl<'m> Lower<'m> {
         if extent == 1 {
             return self.dag.integer(0);
         }
+        let of_scope = self.scope_vars(scope).clone();
         let is_taken = |lower: &Self, var: VarId| {
             levels.iter().any(|level| level.var() == var)
-                || lower.scope_vars[scope].contains(&var)
+                || of_scope.contains(&var)
                 || rows.iter().any(|&row| lower.dag.vars(row).contains(&var))
         };
         let free = self.fold_vars.iter().find(|&&(e, var)| e == extent && !is_taken(self, var));
@@ -325,8 +244,8 @@ impl<'m> Lower<'m> {
     ) -> Result<SmallVec<[NodeId; 2]>, Refusal> {
         let module = self.module;
         let root = module.computations[module.instructions[of].called[called]].root;
-        let scope = self.scope(arguments.iter().map(|&n| vec![Leaf::Node(n)]).collect());
-        (0..leaf_count(module.shape(root)))
+        let scope = self.scopes.open(arguments.iter().map(|&n| vec![Leaf::Element(n)]).collect());
+        (0..module.shape(root).leaf_count())
             .map(|leaf| self.value(Name { scope, instruction: root, leaf }, &[]))
             .collect()
     }
@@ -334,13 +253,5 @@ impl<'m> Lower<'m> {
     /// The shape of an instruction that must be an array.
     pub(crate) fn shape(&self, id: InstructionId) -> Result<&'m ArrayShape, Refusal> {
         self.module.shape(id).as_array().ok_or_else(|| refusal(self.module, id, "it is not an array"))
-    }
-}
-
-/// The number of leaves of a shape.
-pub(crate) fn leaf_count(shape: &Shape) -> usize {
-    match shape {
-        Shape::Tuple(elements) => elements.iter().map(leaf_count).sum(),
-        _ => 1,
     }
 }

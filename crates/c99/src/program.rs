@@ -12,7 +12,7 @@ use crate::cmsis_nn::{self, Rounding, Source};
 use crate::constants;
 use crate::error::{Refusal, refusal};
 use crate::kernel::{Given, Kernel, Leaves};
-use crate::lower::{ArrayPlace, leaf_count};
+use crate::lower::ArrayPlace;
 use crate::names::{Identifiers, identifier};
 use crate::runtime::{Runtime, memory_type};
 use crate::schedule::body;
@@ -218,7 +218,7 @@ impl<'p> Writer<'p> {
             op if op.is_allocation() => String::new(),
             op => match op.traits().role {
                 Role::Provides | Role::PassesOn | Role::Regroups | Role::Orders => String::new(),
-                Role::Computes | Role::Queries => self.launch(id, leaf_count(module.shape(id)))?,
+                Role::Computes | Role::Queries => self.launch(id, module.shape(id).leaf_count())?,
                 _ => return Err(refusal(module, id, "there is no C for it")),
             },
         })
@@ -297,7 +297,7 @@ impl<'p> Writer<'p> {
         let mut operands = Vec::new();
         let mut operand_slices = Vec::new();
         for &operand in &module.instructions[id].operands {
-            for leaf in 0..leaf_count(module.shape(operand)) {
+            for leaf in 0..module.shape(operand).leaf_count() {
                 operands.push(self.given(operand, leaf));
                 operand_slices.push(self.slice(operand, leaf));
             }

@@ -8,8 +8,9 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::dag::{NodeId, Type};
 use crate::error::{Refusal, refusal};
-use crate::lower::{ArrayPlace, Leaf, Lower, Name, Rows};
+use crate::lower::{ArrayPlace, Leaf, Lower, Rows};
 use crate::operations::{self, Form, Function, is_supported};
+use memplan_ir::scopes::Name;
 
 impl Lower<'_> {
     /// The expressions of an instruction's results at some indices.
@@ -106,7 +107,7 @@ impl Lower<'_> {
                 let dense = ArrayShape::new(t, literal.dimensions.iter().copied());
                 let name_of = instruction.name.to_string();
                 let array = self.array(id, name_of, &dense, ArrayPlace::Constant(id))?;
-                self.store(name, Leaf::Array(array));
+                self.scopes.store(name, Leaf::Array(array));
                 self.load(array, rows)
             }
             Op::Iota { dimension } => self.number(rows[*dimension as usize], t),

@@ -7,8 +7,9 @@ use memplan_ir::{ElementType, RngAlgorithm};
 
 use crate::dag::{NodeId, Type};
 use crate::error::{Refusal, refusal};
-use crate::lower::{Lower, Name};
+use crate::lower::Lower;
 use crate::operations::{self, Form, Function};
+use memplan_ir::scopes::Name;
 
 const U64: ElementType = ElementType::U64;
 

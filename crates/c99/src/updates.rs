@@ -9,7 +9,8 @@ use smallvec::SmallVec;
 use crate::dag::{ArrayId, Level, NodeId};
 use crate::error::{Refusal, refusal};
 use crate::kernel::{Builder, Group, Nest, Store, whole};
-use crate::lower::{Name, Rows};
+use crate::lower::Rows;
+use memplan_ir::scopes::Name;
 
 impl Builder<'_, '_> {
     /// The array that is updated, then the elements of the update.

@@ -12,10 +12,11 @@ use rustc_hash::FxHashMap;
 use crate::Error;
 use crate::kernels::loops::loop_kernel;
 use crate::kernels::{self, Kernel, Operand};
-use crate::lower::{Leaf, Lower, Name, TOO_COMPLEX, addressing, leaf_count};
+use crate::lower::{Leaf, Lower, TOO_COMPLEX, addressing};
 use crate::memory::{Memory, Place};
 use crate::pull::Pullable;
 use crate::writes::written_leaves;
+use memplan_ir::scopes::Name;
 
 /// Alignment of interior values in scratch: that of the widest element.
 pub(crate) const SCRATCH_ALIGNMENT: usize = 16;
@@ -85,11 +86,11 @@ fn single(module: &Module, id: InstructionId) -> Result<Box<dyn Kernel>, Error> 
     }
     let lower = || {
         let mut lower = Lower::new(module);
-        lower.scope(Vec::new());
+        lower.scopes.open(Vec::new());
         for (number, &(name, shape)) in inputs.iter().enumerate() {
             if let Some(shape) = shape.as_array() {
                 let array = lower.operand(number, shape)?;
-                lower.set_stored(name, array);
+                lower.scopes.store(name, Leaf::Array(array));
             }
         }
         Ok(lower)
@@ -236,7 +237,7 @@ impl<'m> Planner<'m> {
         depth: usize,
     ) -> Result<Planner<'m>, Error> {
         let instruction = &module.instructions[fusion];
-        let n_operands = instruction.operands.iter().map(|&o| leaf_count(module.shape(o))).sum();
+        let n_operands = instruction.operands.iter().map(|&o| module.shape(o).leaf_count()).sum();
         let mut planner = Planner {
             module,
             pullable,
@@ -273,12 +274,12 @@ impl<'m> Planner<'m> {
             }
             parameters.push(leaves);
         }
-        lower.scope(parameters);
+        lower.scopes.open(parameters);
         let mut stored: Vec<_> = self.stored.iter().collect();
         stored.sort_by_key(|(_, (place, _))| *place);
         for (&name, &(place, shape)) in stored {
             let array = lower.operand(place, shape)?;
-            lower.set_stored(name, array);
+            lower.scopes.store(name, Leaf::Array(array));
         }
         Ok(lower)
     }
@@ -301,7 +302,7 @@ impl<'m> Planner<'m> {
             wanted.insert(id, ());
             if wants_whole_operands(module, id) {
                 for &operand in &module.instructions[id].operands {
-                    for leaf in 0..leaf_count(module.shape(operand)) {
+                    for leaf in 0..module.shape(operand).leaf_count() {
                         let name = Name { scope: 0, instruction: operand, leaf };
                         if let Leaf::Value(name) = lower.resolve(name)? {
                             // The result of an inlined call is stored as the call's value.
@@ -389,7 +390,7 @@ impl<'m> Planner<'m> {
         }
         let mut operands = Vec::new();
         for &operand in &module.instructions[id].operands {
-            for leaf in 0..leaf_count(module.shape(operand)) {
+            for leaf in 0..module.shape(operand).leaf_count() {
                 let leaf = lower.resolve(Name { scope: 0, instruction: operand, leaf })?;
                 let Leaf::Array(array) = leaf else {
                     return Err(Error::unsupported(module, id, "an operand of it is not in memory"));

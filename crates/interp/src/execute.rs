@@ -19,7 +19,7 @@ use crate::devices::Device;
 use crate::dynamic::{self, Specialized};
 use crate::kernels::Kernel;
 use crate::last_use::{LastUses, last_uses};
-use crate::lower::{addressing, leaf_count};
+use crate::lower::addressing;
 use crate::memory::{Memory, Place, Write};
 use crate::pull::{Pullable, array_shape};
 use crate::writes::written_leaves;
@@ -171,8 +171,8 @@ impl<'m> Executor<'m> {
             Op::Tuple => (0..instruction.operands.len()).flat_map(|k| operand(k).clone()).collect(),
             Op::GetTupleElement { index } => {
                 let elements = module.shape(instruction.operands[0]).as_tuple().unwrap_or_default();
-                let begin: usize = elements.iter().take(*index as usize).map(leaf_count).sum();
-                operand(0)[begin..begin + leaf_count(&elements[*index as usize])].to_vec()
+                let begin: usize = elements.iter().take(*index as usize).map(Shape::leaf_count).sum();
+                operand(0)[begin..begin + elements[*index as usize].leaf_count()].to_vec()
             }
             op if op.traits().role == Role::PassesOn => first(),
             Op::AsyncUpdate(_) | Op::AllReduceDone(_) => first(),
@@ -354,8 +354,8 @@ impl<'m> Executor<'m> {
         let start = module.shape(module.instructions[id].operands[0]).as_tuple().unwrap_or_default();
         // Copies put the destination first, everything else its operands.
         let element = !matches!(module.instructions[id].op, Op::CopyDone) as usize;
-        let begin: usize = start.iter().take(element).map(leaf_count).sum();
-        let result = begin..begin + leaf_count(module.shape(id));
+        let begin: usize = start.iter().take(element).map(Shape::leaf_count).sum();
+        let result = begin..begin + module.shape(id).leaf_count();
         for (i, leaf) in started.iter().enumerate() {
             let is_updated = || started[result.clone()].iter().any(|updated| updated.place == leaf.place);
             if result.contains(&i) || !is_updated() {

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use crate::compile::{SCRATCH_ALIGNMENT, compile};
 use crate::execute::{NOWHERE, branch_of, flatten};
 use crate::kernels::Kernel;
-use crate::lower::{addressing, leaf_count};
+use crate::lower::addressing;
 use crate::memory::{Memory, Place};
 use crate::pull::Pullable;
 use crate::writes::{has_kernel, written_leaves};
@@ -148,7 +148,7 @@ impl Builder<'_> {
         let mut first_leaf = Vec::new();
         for &parameter in &body.parameters {
             first_leaf.push(n_parameters);
-            n_parameters += leaf_count(module.shape(parameter));
+            n_parameters += module.shape(parameter).leaf_count();
         }
         for &id in &body.instructions {
             let value = self.instruction(id, &values, &first_leaf, &mut frame)?;
@@ -172,7 +172,7 @@ impl Builder<'_> {
         let instruction = &module.instructions[id];
         let operand = |k: usize| values[&instruction.operands[k]].clone();
         let operands = || -> Slots { (0..instruction.operands.len()).flat_map(operand).collect() };
-        let leaves = leaf_count(module.shape(id));
+        let leaves = module.shape(id).leaf_count();
         let step = match &instruction.op {
             Op::Parameter { number } => {
                 let first = first_leaf[*number as usize];
@@ -181,7 +181,7 @@ impl Builder<'_> {
             Op::Tuple => return Ok(operands()),
             Op::GetTupleElement { index } => {
                 let elements = module.shape(instruction.operands[0]).as_tuple().unwrap_or_default();
-                let begin: usize = elements.iter().take(*index as usize).map(leaf_count).sum();
+                let begin: usize = elements.iter().take(*index as usize).map(Shape::leaf_count).sum();
                 return Ok(operand(0)[begin..begin + leaves].into());
             }
             op if op.traits().role == Role::PassesOn => return Ok(operand(0)),

@@ -9,10 +9,11 @@ use crate::Error;
 use crate::compile::SCRATCH_ALIGNMENT;
 use crate::element::{At, Class, Lanes, load, store};
 use crate::frame::Frame;
-use crate::lower::{Leaf, Lower, Name, leaf_count};
+use crate::lower::{Leaf, Lower};
 use crate::memory::{Memory, Place};
 use crate::program::{KernelCode, Level, Machine, Reg};
 use crate::pull::array_shape;
+use memplan_ir::scopes::Name;
 
 /// A computation of scalars, lowered.
 pub(crate) struct Lambda {
@@ -45,9 +46,9 @@ impl Lambda {
         let types = types(module, computation)?;
         let parameters: Vec<Reg> =
             types.iter().map(|&t| lower.register(Class::of(t), Level::Batch)).collect();
-        let scope = lower.scope(parameters.iter().map(|&r| vec![Leaf::Reg(r)]).collect());
+        let scope = lower.scopes.open(parameters.iter().map(|&r| vec![Leaf::Element(r)]).collect());
         let at = lower.scalar_domain();
-        let results = (0..leaf_count(module.shape(callee.root)))
+        let results = (0..module.shape(callee.root).leaf_count())
             .map(|leaf| lower.value(Name { scope, instruction: callee.root, leaf }, at))
             .collect::<Result<_, Error>>()?;
         Ok(Lambda { program: lower.program, parameters, results, types, frame: None })

@@ -8,7 +8,8 @@
 use std::hash::BuildHasherDefault;
 
 use indexmap::IndexSet;
-use memplan_ir::{ArrayShape, Dimensions, ElementType, InstructionId, Module, Op, Role, Shape};
+use memplan_ir::scopes::{self, Name, NotPassed, Scopes};
+use memplan_ir::{ArrayShape, Dimensions, ElementType, Module};
 use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::{SmallVec, smallvec};
 
@@ -44,26 +45,9 @@ pub(crate) enum Form {
 }
 
 pub(crate) type DomainId = usize;
-pub(crate) type ScopeId = usize;
 
-/// The source of a scope's parameter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Leaf {
-    /// An array in memory.
-    Array(usize),
-    /// A leaf of an instruction of another scope.
-    Value(Name),
-    /// A value per lane.
-    Reg(Reg),
-}
-
-/// A leaf of the result of an instruction in one instance of its computation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Name {
-    pub(crate) scope: ScopeId,
-    pub(crate) instruction: InstructionId,
-    pub(crate) leaf: usize,
-}
+/// Where a value comes from: an array in memory, a value per lane, or an instruction that computes it.
+pub(crate) type Leaf = scopes::Leaf<usize, Reg>;
 
 /// An array that programs read.
 #[derive(Clone, Debug)]
@@ -91,15 +75,11 @@ pub(crate) struct Lower<'m> {
     pub(crate) program: KernelCode,
     levels: Vec<Level>,
     steps: FxHashMap<(StepOp, SmallVec<[Reg; 3]>), Reg>,
-    /// For each instance of a computation the leaves of its parameters.
-    pub(crate) scopes: Vec<Vec<Vec<Leaf>>>,
-    calls: FxHashMap<(ScopeId, InstructionId), ScopeId>,
-    maps: FxHashMap<(Name, DomainId), ScopeId>,
+    pub(crate) scopes: Scopes<'m, usize, Reg>,
+    maps: FxHashMap<(Name, DomainId), usize>,
     domains: IndexSet<Domain, BuildHasherDefault<FxHasher>>,
     values: FxHashMap<(Name, DomainId), Reg>,
     pub(crate) arrays: Vec<Array>,
-    /// Instructions whose results are in memory when the program runs.
-    stored: FxHashMap<Name, usize>,
 }
 
 impl<'m> Lower<'m> {
@@ -109,13 +89,11 @@ impl<'m> Lower<'m> {
             program: KernelCode::default(),
             levels: Vec::new(),
             steps: FxHashMap::default(),
-            scopes: Vec::new(),
-            calls: FxHashMap::default(),
+            scopes: Scopes::new(module),
             maps: FxHashMap::default(),
             domains: IndexSet::default(),
             values: FxHashMap::default(),
             arrays: Vec::new(),
-            stored: FxHashMap::default(),
         };
         assert_eq!(lower.register(Class::Int, Level::Batch), fixed::POSITION);
         assert_eq!(lower.register(Class::Int, Level::Inner), fixed::INNER);
@@ -146,17 +124,6 @@ impl<'m> Lower<'m> {
         let source = self.program.sources.len() as u32 - 1;
         self.arrays.push(Array { source, element_type, addressing });
         self.arrays.len() - 1
-    }
-
-    /// Declares an instruction's result to be an array in memory.
-    pub(crate) fn set_stored(&mut self, name: Name, array: usize) {
-        self.stored.insert(name, array);
-    }
-
-    /// Opens an instance of a computation with these parameters.
-    pub(crate) fn scope(&mut self, parameters: Vec<Vec<Leaf>>) -> ScopeId {
-        self.scopes.push(parameters);
-        self.scopes.len() - 1
     }
 
     pub(crate) fn domain(&mut self, domain: Domain) -> DomainId {
@@ -229,7 +196,7 @@ impl<'m> Lower<'m> {
     /// The register of a value whose operands are lowered, or the missing operand.
     fn try_value(&mut self, name: Name, domain: DomainId) -> Result<Reg, Need> {
         let name = match self.resolve(name)? {
-            Leaf::Reg(register) => return Ok(register),
+            Leaf::Element(register) => return Ok(register),
             Leaf::Array(array) => return Ok(self.load(array, domain)),
             Leaf::Value(name) => name,
         };
@@ -255,7 +222,7 @@ impl<'m> Lower<'m> {
         let (mut registers, mut missing) = (SmallVec::new(), SmallVec::new());
         for (name, domain) in wanted {
             match self.resolve(name)? {
-                Leaf::Reg(register) => registers.push(register),
+                Leaf::Element(register) => registers.push(register),
                 Leaf::Array(array) => registers.push(self.load(array, domain)),
                 Leaf::Value(name) => match self.values.get(&(name, domain)) {
                     Some(&register) => registers.push(register),
@@ -266,76 +233,18 @@ impl<'m> Lower<'m> {
         if missing.is_empty() { Ok(registers) } else { Err(Need::Values(missing)) }
     }
 
-    /// Follows a leaf through tuples, parameters and calls to where it is made.
+    /// Where a leaf is stored or computed.
     pub(crate) fn resolve(&mut self, name: Name) -> Result<Leaf, Error> {
-        let module = self.module;
-        let mut at = name;
-        loop {
-            if let Some(&array) = self.stored.get(&at) {
-                return Ok(Leaf::Array(array));
-            }
-            let instruction = &module.instructions[at.instruction];
-            let operand = |k: usize| instruction.operands[k];
-            match &instruction.op {
-                Op::Parameter { number } => match self.scopes[at.scope][*number as usize].get(at.leaf) {
-                    Some(Leaf::Value(name)) => at = *name,
-                    Some(&leaf) => return Ok(leaf),
-                    None => {
-                        return Err(Error::invalid(module, at.instruction, "a call passes something else"));
-                    }
-                },
-                Op::GetTupleElement { index } => {
-                    let elements = module.shape(operand(0)).as_tuple().unwrap_or_default();
-                    at.leaf += elements.iter().take(*index as usize).map(leaf_count).sum::<usize>();
-                    at.instruction = operand(0);
-                }
-                Op::Tuple => {
-                    let mut k = 0;
-                    while at.leaf >= leaf_count(module.shape(operand(k))) {
-                        at.leaf -= leaf_count(module.shape(operand(k)));
-                        k += 1;
-                    }
-                    at.instruction = operand(k);
-                }
-                // They only change the layout, which no value within a program has.
-                Op::Copy => at.instruction = operand(0),
-                Op::Call { .. } | Op::Fusion(_) => {
-                    let scope = self.call(at.scope, at.instruction);
-                    let root = module.computations[instruction.called[0]].root;
-                    at = Name { scope, instruction: root, leaf: at.leaf };
-                }
-                op if op.traits().role == Role::PassesOn && *op != Op::Bitcast => {
-                    at.instruction = operand(0);
-                }
-                _ => return Ok(Leaf::Value(at)),
-            }
-        }
-    }
-
-    /// The instance of a computation that an instruction calls with its operands.
-    fn call(&mut self, scope: ScopeId, instruction: InstructionId) -> ScopeId {
-        if let Some(&inner) = self.calls.get(&(scope, instruction)) {
-            return inner;
-        }
-        let module = self.module;
-        let parameters = module.instructions[instruction].operands.iter();
-        let parameters = parameters
-            .map(|&operand| {
-                let leaves = leaf_count(module.shape(operand));
-                (0..leaves).map(|leaf| Leaf::Value(Name { scope, instruction: operand, leaf })).collect()
-            })
-            .collect();
-        let inner = self.scope(parameters);
-        self.calls.insert((scope, instruction), inner);
-        inner
+        let passes_else = |NotPassed(id)| Error::invalid(self.module, id, "a call passes something else");
+        self.scopes.resolve(name).map_err(passes_else)
     }
 
     /// The instance of a map's computation for the elements of a domain.
-    pub(crate) fn map_scope(&mut self, name: Name, domain: DomainId, parameters: Vec<Vec<Leaf>>) -> ScopeId {
+    pub(crate) fn map_scope(&mut self, name: Name, domain: DomainId, parameters: Vec<Vec<Leaf>>) -> usize {
         if let Some(&scope) = self.maps.get(&(name, domain)) {
             return scope;
         }
-        let scope = self.scope(parameters);
+        let scope = self.scopes.open(parameters);
         self.maps.insert((name, domain), scope);
         scope
     }
@@ -502,14 +411,6 @@ impl<'m> Lower<'m> {
 
 /// Reason for putting the interior of a fusion into memory.
 pub(crate) const TOO_COMPLEX: &str = "it needs too many steps per element";
-
-/// Number of arrays and tokens in a shape. Recursion is as deep as the shape; the parsers bound that depth.
-pub(crate) fn leaf_count(shape: &Shape) -> usize {
-    match shape {
-        Shape::Tuple(elements) => elements.iter().map(leaf_count).sum(),
-        _ => 1,
-    }
-}
 
 /// The addressing of a shape, or why it has none.
 pub(crate) fn addressing(shape: &ArrayShape) -> Result<Addressing, Error> {

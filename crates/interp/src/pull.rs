@@ -12,9 +12,10 @@ use smallvec::{SmallVec, smallvec};
 use crate::Error;
 use crate::compile::check_precision;
 use crate::element::{Class, Lanes};
-use crate::lower::{DomainId, Ix, Leaf, Lower, Name, Need};
+use crate::lower::{DomainId, Ix, Leaf, Lower, Need};
 use crate::math;
 use crate::program::{Reg, Source, StepOp};
+use memplan_ir::scopes::Name;
 use memplan_memory::Addressing;
 
 /// Which computations consist of operations with a rule here.
@@ -192,7 +193,7 @@ impl Lower<'_> {
                 let dense = ArrayShape::new(t, literal.dimensions.iter().copied());
                 let addressing = crate::lower::addressing(&dense)?;
                 let array = self.array(Source::Literal(bytes), t, addressing);
-                self.set_stored(name, array);
+                self.scopes.store(name, Leaf::Array(array));
                 Ok(self.all([(name, domain)])?[0])
             }
             Op::Iota { dimension } => {
@@ -278,7 +279,7 @@ impl Lower<'_> {
             Op::Gather(gather) => self.emit_gather(name, domain, gather),
             Op::Map { .. } => {
                 let operands = (0..instruction.operands.len()).map(|k| (operand(k), domain));
-                let parameters = self.many(operands)?.into_iter().map(|r| vec![Leaf::Reg(r)]).collect();
+                let parameters = self.many(operands)?.into_iter().map(|r| vec![Leaf::Element(r)]).collect();
                 let scope = self.map_scope(name, domain, parameters);
                 let root = module.computations[instruction.called[0]].root;
                 let scalar = self.scalar_domain();

@@ -4,8 +4,6 @@ use std::ops::Range;
 
 use memplan_ir::{Effect, InstructionId, Module, Op, Role};
 
-use crate::lower::leaf_count;
-
 /// Whether an instruction writes memory through a kernel.
 pub(crate) fn has_kernel(module: &Module, id: InstructionId) -> bool {
     match &module.instructions[id].op {
@@ -23,9 +21,9 @@ pub(crate) fn written_leaves(module: &Module, id: InstructionId) -> Range<usize>
     match &instruction.op {
         Op::CopyStart { .. } => 0..1,
         Op::AllGatherStart(_) | Op::CollectivePermuteStart(_) => {
-            let n: usize = instruction.operands.iter().map(|&o| leaf_count(module.shape(o))).sum();
+            let n: usize = instruction.operands.iter().map(|&o| module.shape(o).leaf_count()).sum();
             n..2 * n
         }
-        _ => 0..leaf_count(module.shape(id)),
+        _ => 0..module.shape(id).leaf_count(),
     }
 }

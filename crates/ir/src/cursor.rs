@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 
 use crate::builder::checked_shape;
 use crate::{
-    BinaryOp, ComputationId, ElementType, Insert, Instruction, InstructionId, Literal, Metadata, Module,
-    Names, Op, Operands, Scalar, Shape,
+    BinaryOp, ComputationId, Dimensions, ElementType, Insert, Instruction, InstructionId, Literal, Metadata,
+    Module, Names, Op, Operands, Scalar, Shape,
 };
 
 /// A place in a computation, at which instructions are inserted one after the other.
@@ -214,6 +214,15 @@ impl Cursor<'_> {
     pub fn elements(&mut self, tuple: InstructionId) -> Vec<InstructionId> {
         let n = self.module.shape(tuple).as_tuple().map_or(0, <[Shape]>::len) as u32;
         (0..n).map(|index| self.get_tuple_element(tuple, index)).collect()
+    }
+
+    /// An array whose elements are all one scalar; the scalar itself if the array has no dimensions.
+    pub fn fill(&mut self, scalar: InstructionId, shape: impl Into<Shape>) -> InstructionId {
+        let shape = shape.into();
+        match shape.as_array().is_some_and(|array| array.rank() == 0) {
+            true => scalar,
+            false => self.insert_shaped(Op::Broadcast { dimensions: Dimensions::new() }, [scalar], shape),
+        }
     }
 
     /// A copy of an instruction with other operands. It is named after the original, has its notes, and waits for nothing

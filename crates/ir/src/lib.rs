@@ -71,6 +71,7 @@ mod partition;
 mod position;
 mod scalar;
 mod schedule;
+pub mod scopes;
 mod shape;
 mod sharding;
 mod traits;

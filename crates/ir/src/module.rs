@@ -5,8 +5,8 @@ use indexmap::IndexSet;
 use rustc_hash::FxBuildHasher;
 
 use crate::{
-    ComputationId, FrontendAttributes, Instruction, InstructionId, Op, OriginalArray, Shape, ShapeId,
-    ShapeIndex, StackFrames,
+    ArrayShape, ComputationId, FrontendAttributes, Instruction, InstructionId, Op, OriginalArray, Shape,
+    ShapeId, ShapeIndex, StackFrames,
 };
 
 /// A program: computations that call each other, one of which is the entry.
@@ -189,6 +189,11 @@ impl Module {
     /// The result shape of an instruction.
     pub fn shape(&self, instruction: InstructionId) -> &Shape {
         self.shape_of(self.instructions[instruction].shape)
+    }
+
+    /// The array that an instruction makes, if it has fixed extents and is in main memory.
+    pub fn plain_array(&self, instruction: InstructionId) -> Option<&ArrayShape> {
+        self.shape(instruction).as_array().filter(|array| array.is_plain())
     }
 
     /// The shape with an id.

@@ -458,6 +458,12 @@ impl UnaryOp {
 }
 
 impl BinaryOp {
+    /// Whether its operands may change places.
+    pub fn is_commutative(self) -> bool {
+        use BinaryOp::*;
+        matches!(self, Add | And | Maximum | Minimum | Mulhi | Multiply | Or | Xor)
+    }
+
     /// The operation's name.
     pub fn opcode(self) -> Opcode {
         match self {

@@ -156,6 +156,14 @@ impl Shape {
         }
     }
 
+    /// The number of arrays and tokens. Recursion is as deep as the shape; the parsers bound that depth.
+    pub fn leaf_count(&self) -> usize {
+        match self {
+            Shape::Tuple(elements) => elements.iter().map(Shape::leaf_count).sum(),
+            _ => 1,
+        }
+    }
+
     /// Whether all arrays are row-major, without tiles or packing, in whichever memory.
     pub fn is_plain(&self) -> bool {
         match self {

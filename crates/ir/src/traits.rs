@@ -334,6 +334,11 @@ impl Op {
         traits.access == Access::Elementwise && traits.callees == Callees::None
     }
 
+    /// Whether all elements of the result are one scalar, the operand.
+    pub fn repeats_scalar(&self) -> bool {
+        matches!(self, Op::Broadcast { dimensions } if dimensions.is_empty())
+    }
+
     /// Whether the operation sums up products: a matrix product or a convolution.
     pub fn is_contraction(&self) -> bool {
         self.traits().access == Access::Contraction

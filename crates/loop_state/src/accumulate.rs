@@ -16,7 +16,7 @@ use memplan_ir::{Cursor, Insert, InstructionId, Module, Names, Op, Shape, Users}
 use memplan_rewriter::loops::{Loop, loops, scalar, splat};
 
 use crate::backing::Backings;
-use crate::find::{made_row_by_row, plain_array};
+use crate::find::made_row_by_row;
 
 /// Elementwise operations on an array that a loop makes.
 struct Accumulation {
@@ -65,7 +65,7 @@ fn accumulation(
         let operation = &module.instructions[user];
         let is_elementwise = matches!(operation.op, Op::Unary(_) | Op::Binary(_) | Op::Convert);
         let is_plain = operation.control_predecessors.is_empty() && operation.extras.is_none();
-        plain_array(module, user).filter(|_| is_elementwise && is_plain)?;
+        module.plain_array(user).filter(|_| is_elementwise && is_plain)?;
         operations.push(user);
         let is_other = |&&operand: &&InstructionId| operand != id && !is_constant(module, operand);
         if let Some(&onto) = operation.operands.iter().find(is_other) {
@@ -134,14 +134,14 @@ fn add_in_body(
 ) -> InstructionId {
     let mut row = module.instructions[update].operands[1];
     let starts = module.instructions[update].operands[2..].to_vec();
-    let sizes = plain_array(module, row).expect("rows are arrays").dimensions.clone();
+    let sizes = module.plain_array(row).expect("rows are arrays").dimensions.clone();
     let mut before = result;
     for &id in &found.operations {
         let operation = module.instructions[id].clone();
         let mut at = Cursor::before(module, names, update).with_metadata_of(id);
         let mut operands = Vec::with_capacity(operation.operands.len());
         for &operand in &operation.operands {
-            let element_type = plain_array(at.module(), operand).expect("operands are arrays").element_type;
+            let element_type = at.module().plain_array(operand).expect("operands are arrays").element_type;
             let shape = Shape::array(element_type, sizes.clone());
             operands.push(match operand {
                 _ if operand == before => row,
@@ -153,7 +153,7 @@ fn add_in_body(
                 _ => splat(&mut at, operand, shape),
             });
         }
-        let element_type = plain_array(at.module(), id).expect("the operations are on arrays").element_type;
+        let element_type = at.module().plain_array(id).expect("the operations are on arrays").element_type;
         row = at.insert_shaped(operation.op, operands, Shape::array(element_type, sizes.clone()));
         before = id;
     }

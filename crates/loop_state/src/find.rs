@@ -129,7 +129,7 @@ fn written(
         return None;
     }
     let &[array, part, ref starts @ ..] = update.operands.as_slice() else { return None };
-    let rows = rows(lines, plain_array(module, array)?, plain_array(module, part)?, starts)?;
+    let rows = rows(lines, module.plain_array(array)?, module.plain_array(part)?, starts)?;
     Some(Candidate { element, shape: module.instructions[array].shape, rows: vec![rows] })
 }
 
@@ -149,8 +149,8 @@ fn read(module: &Module, users: &Users, of: &Loop, lines: &mut Lines<'_>, elemen
             Op::DynamicSlice { .. } => {
                 all.push(rows(
                     lines,
-                    plain_array(module, array)?,
-                    plain_array(module, user)?,
+                    module.plain_array(array)?,
+                    module.plain_array(user)?,
                     &slice.operands[1..],
                 )?);
             }
@@ -236,9 +236,4 @@ fn are_sharded_alike(module: &Module, of: &Loop, a: u32, b: u32) -> bool {
         }
         _ => true,
     })
-}
-
-/// The array that an instruction makes, if it has fixed extents and is in main memory.
-pub(super) fn plain_array(module: &Module, id: InstructionId) -> Option<&ArrayShape> {
-    module.shape(id).as_array().filter(|array| array.is_plain())
 }

@@ -19,7 +19,7 @@ use memplan_rewriter::loops::{Loop, loops};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::apply::use_instead;
-use crate::find::{Made, made_row_by_row, plain_array};
+use crate::find::{Made, made_row_by_row};
 
 /// Rewrites what can be, with at most so many operations that a row is computed by.
 pub(super) fn run(module: &mut Module, max_operations: usize) -> bool {
@@ -121,7 +121,7 @@ fn is_function(module: &Module, id: InstructionId) -> bool {
         Access::Contraction | Access::Reduction => true,
         Access::Update | Access::Whole => matches!(instruction.op, Op::Constant(_)),
     };
-    is_computed && plain_array(module, id).is_some() && instruction.control_predecessors.is_empty()
+    is_computed && module.plain_array(id).is_some() && instruction.control_predecessors.is_empty()
 }
 
 /// The stack as a broadcast of a row that is computed beside the loop.
@@ -168,7 +168,7 @@ fn carried_broadcasts(
         return Vec::new();
     }
     let init = &module.instructions[of.init].operands;
-    let elements = |id: InstructionId| plain_array(module, id).and_then(|array| array.element_count());
+    let elements = |id: InstructionId| module.plain_array(id).and_then(|array| array.element_count());
     let is_broadcast = |&element: &u32| {
         let given = init[element as usize];
         let instruction = &module.instructions[given];

@@ -27,7 +27,7 @@ use memplan_rewriter::{Context, Outcome, Pass, PassError};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::LoopStateInPlace;
-use crate::find::{Made, made_row_by_row, plain_array};
+use crate::find::{Made, made_row_by_row};
 
 /// The pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,9 +124,9 @@ fn following(
 ) -> Option<Following> {
     let &[result] = of.results.get(&made.element)?.as_slice() else { return None };
     let parent = &module.computations[module.instructions[of.id].parent];
-    let extents = &plain_array(module, result)?.dimensions;
+    let extents = &module.plain_array(result)?.dimensions;
     let has_extents =
-        |id: InstructionId| plain_array(module, id).is_some_and(|array| array.dimensions == *extents);
+        |id: InstructionId| module.plain_array(id).is_some_and(|array| array.dimensions == *extents);
     let can_be = |id: InstructionId| {
         let instruction = &module.instructions[id];
         let is_plain = instruction.control_predecessors.is_empty() && instruction.extras.is_none();
@@ -170,15 +170,11 @@ fn following(
 
 /// Whether all elements are one scalar, constant or not.
 fn is_splat(module: &Module, id: InstructionId) -> bool {
-    let instruction = &module.instructions[id];
-    match instruction.op {
-        Op::Broadcast { .. } => is_scalar(module, instruction.operands[0]),
-        _ => scalar(module, id).is_some(),
-    }
+    module.instructions[id].op.repeats_scalar() || scalar(module, id).is_some()
 }
 
 fn is_scalar(module: &Module, id: InstructionId) -> bool {
-    plain_array(module, id).is_some_and(|array| array.rank() == 0)
+    module.plain_array(id).is_some_and(|array| array.rank() == 0)
 }
 
 /// Does in the loop what followed it.
@@ -186,7 +182,7 @@ fn apply(module: &mut Module, users: &Users, of: &Loop, found: &Following, names
     let update = module.instructions[of.next].operands[found.element as usize];
     let [rows, row] = [0, 1].map(|i| module.instructions[update].operands[i]);
     let starts = module.instructions[update].operands[2..].to_vec();
-    let sizes = plain_array(module, row).expect("rows are arrays").dimensions.clone();
+    let sizes = module.plain_array(row).expect("rows are arrays").dimensions.clone();
     let body = Body { of, sizes, starts };
     let mut of_row: FxHashMap<InstructionId, InstructionId> = FxHashMap::from_iter([(found.result, row)]);
     for &id in &found.members {
@@ -233,7 +229,7 @@ struct Body<'a> {
 
 impl Body<'_> {
     fn row_of(&self, module: &Module, id: InstructionId) -> Shape {
-        let element_type = plain_array(module, id).expect("members are arrays").element_type;
+        let element_type = module.plain_array(id).expect("members are arrays").element_type;
         Shape::array(element_type, self.sizes.clone())
     }
 
@@ -250,12 +246,12 @@ impl Body<'_> {
         if let Some(value) = scalar(module, id) {
             let mut at = Cursor::unlisted(module, names, self.of.body);
             let value = at.constant(value.literal());
-            return at.insert_shaped(Op::Broadcast { dimensions: Dimensions::new() }, [value], shape);
+            return at.fill(value, shape);
         }
         if is_splat(module, id) {
             let value = self.given(module, module.instructions[id].operands[0], names);
             let mut at = Cursor::unlisted(module, names, self.of.body);
-            return at.insert_shaped(Op::Broadcast { dimensions: Dimensions::new() }, [value], shape);
+            return at.fill(value, shape);
         }
         let whole = self.carry(module, id, names);
         let operands = std::iter::once(whole).chain(self.starts.iter().copied());
@@ -286,7 +282,7 @@ impl Body<'_> {
         let parent = module.instructions[id].parent;
         let mut at = Cursor::unlisted(module, names, parent).with_metadata_of(self.of.id);
         let zero = at.integer(array.element_type, 0);
-        let zeros = at.insert_shaped(Op::Broadcast { dimensions: Dimensions::new() }, [zero], whole.clone());
+        let zeros = at.fill(zero, whole.clone());
         let rows = self.take_new(module, zeros, Some(row), names);
         let index = module.instructions[self.of.init].operands.len() as u32 - 1;
         debug_assert_eq!(module.instructions[rows].op, Op::GetTupleElement { index });

@@ -1,8 +1,7 @@
 //! Loops in the form that most rewrites need: the state is a tuple that is read and made element by element.
 
 use memplan_ir::{
-    ComputationId, Cursor, Dimensions, Insert, InstructionId, Literal, Module, Names, Op, Scalar, Shape,
-    Users,
+    ComputationId, Cursor, Insert, InstructionId, Literal, Module, Names, Op, Scalar, Shape, Users,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -199,10 +198,7 @@ pub fn splat(at: &mut Cursor<'_>, constant: InstructionId, shape: Shape) -> Inst
     }
     let value = scalar(at.module(), constant).expect("a constant of equal elements");
     let value = at.constant(value.literal());
-    match shape.as_array().is_some_and(|array| array.dimensions.is_empty()) {
-        true => value,
-        false => at.insert_shaped(Op::Broadcast { dimensions: Dimensions::new() }, [value], shape),
-    }
+    at.fill(value, shape)
 }
 
 /// The common value of all elements of a constant.

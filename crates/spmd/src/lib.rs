@@ -151,11 +151,8 @@ fn split_splats(module: &mut Module) {
             for k in 0..module.instructions[id].operands.len() {
                 let operand = module.instructions[id].operands[k];
                 let splat = &module.instructions[operand];
-                let is_splat = match &splat.op {
-                    Op::Broadcast { dimensions } => dimensions.is_empty(),
-                    op => matches!(op, Op::Iota { .. }),
-                };
-                if is_splat && !is_used.insert(operand) {
+                let is_number = splat.op.repeats_scalar() || matches!(splat.op, Op::Iota { .. });
+                if is_number && !is_used.insert(operand) {
                     let operands = splat.operands.clone();
                     let copy = Cursor::beside(module, &mut names, operand).copy_of(operand, operands);
                     module.instructions[id].operands[k] = copy;

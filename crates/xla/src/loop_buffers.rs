@@ -35,7 +35,7 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
                 let operands = &module.instructions[id].operands;
                 let operand = operands[i];
                 let is_shared = users.of(operand).len() > 1 || operands[..i].contains(&operand);
-                if !is_shared || !is_splat(module, operand) {
+                if !is_shared || !module.instructions[operand].op.repeats_scalar() {
                     continue;
                 }
                 let sources = module.instructions[operand].operands.clone();
@@ -47,11 +47,4 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
         });
     }
     Ok(changed)
-}
-
-/// Whether an array repeats a scalar.
-fn is_splat(module: &Module, id: InstructionId) -> bool {
-    let instruction = &module.instructions[id];
-    let rank = |id: InstructionId| module.shape(id).as_array().map_or(0, |array| array.rank());
-    matches!(instruction.op, Op::Broadcast { .. }) && rank(instruction.operands[0]) == 0
 }

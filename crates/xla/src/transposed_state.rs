@@ -69,9 +69,9 @@ fn transposed(module: &Module, computation: memplan_ir::ComputationId) -> FxHash
                 !found.contains(&instruction.operands[0]) && !cost::moves_no_bytes(module, id)
             }
             op if op.is_elementwise() && !matches!(op, Op::Copy) => {
-                let has_no_order = |&&operand: &&InstructionId| match &module.instructions[operand].op {
-                    Op::Broadcast { dimensions } => dimensions.is_empty(),
-                    _ => module.shape(operand).as_array().is_some_and(|array| array.dimensions.is_empty()),
+                let has_no_order = |&&operand: &&InstructionId| {
+                    module.instructions[operand].op.repeats_scalar()
+                        || module.shape(operand).as_array().is_some_and(|array| array.dimensions.is_empty())
                 };
                 let mut ordered =
                     instruction.operands.iter().filter(|operand| !has_no_order(operand)).peekable();

@@ -172,7 +172,7 @@ impl<'s, 'm> Search<'s, 'm> {
             (Pattern::Binary(op, x, y), Op::Binary(found)) => {
                 op == *found
                     && (self.both((x, operand(0)), (y, operand(1)))
-                        || commutes(op) && self.both((x, operand(1)), (y, operand(0))))
+                        || op.is_commutative() && self.both((x, operand(1)), (y, operand(0))))
             }
             (Pattern::Less(x, y), Op::Compare { direction, .. }) => match direction {
                 ComparisonDirection::Lt => self.both((x, operand(0)), (y, operand(1))),
@@ -238,9 +238,4 @@ impl<'s, 'm> Search<'s, 'm> {
             at = Place { id: self.of.operand(at.id, 0), channel };
         }
     }
-}
-
-fn commutes(op: BinaryOp) -> bool {
-    use BinaryOp::*;
-    matches!(op, Add | And | Maximum | Minimum | Multiply)
 }

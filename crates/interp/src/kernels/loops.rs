@@ -9,10 +9,11 @@ use smallvec::SmallVec;
 use crate::Error;
 use crate::element::{At, LANES, store};
 use crate::kernels::Kernel;
-use crate::lower::{Form, Ix, Leaf, Lower, Name, addressing};
+use crate::lower::{Form, Ix, Leaf, Lower, addressing};
 use crate::memory::{Memory, Place};
 use crate::program::{KernelCode, Level, Machine, Reg, Source, StepOp, fixed};
 use crate::pull::array_shape;
+use memplan_ir::scopes::Name;
 use memplan_memory::Addressing;
 
 /// Regions, one after the other.

@@ -12,11 +12,12 @@ use crate::element::{Class, LANES, Lanes};
 use crate::kernels::Kernel;
 use crate::kernels::loops::{Store, store_at};
 use crate::lambda::Lambda;
-use crate::lower::{Ix, Lower, Name};
+use crate::lower::{Ix, Lower};
 use crate::math;
 use crate::memory::{Memory, Place};
 use crate::program::{KernelCode, Level, Machine, Reg, fixed};
 use crate::pull::{array_shape, as_binary};
+use memplan_ir::scopes::Name;
 
 pub(crate) struct ReduceKernel {
     program: KernelCode,

@@ -11,11 +11,12 @@ use crate::kernels::Kernel;
 use crate::kernels::loops::{LoopKernel, filled, initial};
 use crate::kernels::reduce::window_rows;
 use crate::lambda::Lambda;
-use crate::lower::{Ix, Lower, Name, addressing};
+use crate::lower::{Ix, Lower, addressing};
 use crate::math;
 use crate::memory::{Memory, Place};
 use crate::program::{KernelCode, Level, Machine, Reg, fixed};
 use crate::pull::array_shape;
+use memplan_ir::scopes::Name;
 
 /// Updates in row-major order of their batch dimensions, then of their windows.
 pub(crate) struct ScatterKernel {

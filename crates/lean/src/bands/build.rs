@@ -10,14 +10,14 @@
 use std::sync::Arc;
 
 use memplan_ir::{
-    BinaryOp, ComparisonDirection, ComputationId, Cursor, Dimensions, ElementType, Insert, InstructionId,
-    Metadata, Module, Names, Op, Shape, SliceDimension,
+    BinaryOp, ComparisonDirection, ComputationId, Cursor, ElementType, Insert, InstructionId, Metadata,
+    Module, Names, Op, Shape, SliceDimension,
 };
 use memplan_rewriter::loops::splat;
 use rustc_hash::FxHashMap;
 
 use super::choose::Choice;
-use super::reach::{Rows, on_band, plain};
+use super::reach::{Rows, on_band};
 use super::segment::Member;
 
 /// The attribute of the end of a segment that says how many bands there are.
@@ -70,11 +70,11 @@ impl Writer<'_> {
         let choice = self.choice;
         let (entry, end) = (self.module.entry, choice.to);
         let note = self.module.instructions[end].metadata.clone();
-        let element_type = plain(self.module, end).expect("the end is an array").element_type;
+        let element_type = self.module.plain_array(end).expect("the end is an array").element_type;
         let shape = self.module.shape(end).clone();
         let mut at = self.at(entry, &note);
         let zero = at.integer(element_type, 0);
-        let mut whole = at.insert_shaped(Op::Broadcast { dimensions: Dimensions::new() }, [zero], shape);
+        let mut whole = at.fill(zero, shape);
         let mut place = Place {
             computation: entry,
             counter: None,
@@ -210,7 +210,7 @@ impl Writer<'_> {
         let shape = self.band_shape(member, rows);
         let value = self.outside(place, value);
         let mut at = self.at(place.computation, &note);
-        Some(at.insert_shaped(Op::Broadcast { dimensions: Dimensions::new() }, [value], shape))
+        Some(at.fill(value, shape))
     }
 
     /// The shape of a band of a member.
@@ -259,7 +259,8 @@ impl Writer<'_> {
                 None => self.slice(place.computation, whole, dimension, rows, &note),
                 Some(_) => {
                     let starts = self.starts(place, id, dimension, rows.start, &note);
-                    let mut sizes = plain(self.module, id).expect("rows are of arrays").dimensions.clone();
+                    let mut sizes =
+                        self.module.plain_array(id).expect("rows are of arrays").dimensions.clone();
                     sizes[dimension] = rows.end - rows.start;
                     self.at(place.computation, &note).dynamic_slice(whole, starts, sizes)
                 }
@@ -288,7 +289,7 @@ impl Writer<'_> {
         rows: &Rows,
         note: &Note,
     ) -> InstructionId {
-        let extents = plain(self.module, id).expect("rows are of arrays").dimensions.clone();
+        let extents = self.module.plain_array(id).expect("rows are of arrays").dimensions.clone();
         if *rows == (0..extents[dimension]) {
             return id;
         }
@@ -308,7 +309,7 @@ impl Writer<'_> {
         first: i64,
         note: &Note,
     ) -> Vec<InstructionId> {
-        let rank = plain(self.module, id).expect("rows are of arrays").rank();
+        let rank = self.module.plain_array(id).expect("rows are of arrays").rank();
         let step = self.choice.ranges.step(id);
         let mut at = self.at(place.computation, note);
         let zero = at.integer(ElementType::S32, 0);

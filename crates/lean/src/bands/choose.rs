@@ -11,7 +11,6 @@ use memplan_rewriter::cost::{self, CostClass};
 
 use super::Bands;
 use super::ranges::{Halo, Ranges};
-use super::reach::plain;
 use super::segment::{Ending, Member, Program, Segment};
 
 /// A segment to run in bands.
@@ -120,7 +119,10 @@ impl Estimate<'_, '_> {
                 let from =
                     segment.from.map_or(Some(0), |from| Some(1 + cuts.iter().position(|&cut| cut == from)?));
                 let Some(from) = from else { continue };
-                let extent = plain(self.program.module, ending.to)
+                let extent = self
+                    .program
+                    .module
+                    .plain_array(ending.to)
                     .map_or(0, |array| array.dimensions[segment.members[0].treatment.dimension]);
                 let halves = std::iter::successors(Some(1), |&rows| Some(2 * rows))
                     .take_while(|rows| 2 * rows <= extent);

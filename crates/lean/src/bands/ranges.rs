@@ -17,7 +17,7 @@
 use memplan_ir::{InstructionId, Module};
 use rustc_hash::FxHashMap;
 
-use super::reach::{Reach, Rows, plain};
+use super::reach::{Reach, Rows};
 use super::segment::{Member, Segment};
 
 /// What is done about rows that two bands need.
@@ -84,7 +84,7 @@ impl Ranges {
         let mut readers: FxHashMap<InstructionId, Vec<(InstructionId, Reach)>> = FxHashMap::default();
         let mut paces: FxHashMap<InstructionId, Pace> = FxHashMap::default();
         for member in &segment.members {
-            let extent = plain(module, member.id)?.dimensions[member.treatment.dimension];
+            let extent = module.plain_array(member.id)?.dimensions[member.treatment.dimension];
             let pace = match readers.get(&member.id) {
                 None => Pace { reads: 0..rows, step: rows, extent, is_member: true, is_kept: true },
                 Some(of) => Pace {
@@ -103,7 +103,7 @@ impl Ranges {
             }
         }
         for (&source, of) in readers.iter().filter(|(id, _)| !paces.contains_key(id)).collect::<Vec<_>>() {
-            let extent = plain(module, source)?.dimensions[of[0].1.dimension];
+            let extent = module.plain_array(source)?.dimensions[of[0].1.dimension];
             let is_along = of.iter().all(|(_, reach)| reach.dimension == of[0].1.dimension);
             let pace = pace_of(&paces, of, extent).filter(|_| is_along)?;
             paces.insert(source, pace);

@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use memplan_ir::indexing::{IndexMap, Source, Strided, operands_read};
-use memplan_ir::{ArrayShape, InstructionId, Module, Op};
+use memplan_ir::{InstructionId, Module, Op};
 use smallvec::SmallVec;
 
 /// Rows by their numbers: those below zero and beyond the array are padding.
@@ -52,13 +52,13 @@ pub(super) struct Treatment {
 /// How rows along a dimension of a result are computed from rows of the operands; `None` if they are not.
 pub(super) fn by_rows(module: &Module, id: InstructionId, dimension: usize) -> Option<Treatment> {
     let instruction = &module.instructions[id];
-    plain(module, id).filter(|array| dimension < array.rank())?;
+    module.plain_array(id).filter(|array| dimension < array.rank())?;
     if !instruction.control_predecessors.is_empty() || !computes_by_rows(module, id, dimension) {
         return None;
     }
     let maps = operands_read(module, id);
     let operands = instruction.operands.iter().zip(&maps).map(|(&operand, map)| {
-        let array = plain(module, operand)?;
+        let array = module.plain_array(operand)?;
         match map {
             Some(map) => reach(map, dimension),
             None if array.rank() == 0 => Some(None),
@@ -66,11 +66,6 @@ pub(super) fn by_rows(module: &Module, id: InstructionId, dimension: usize) -> O
         }
     });
     Some(Treatment { dimension, operands: operands.collect::<Option<_>>()? })
-}
-
-/// The array that an instruction makes, if its extents are known and it is in main memory.
-pub(super) fn plain(module: &Module, id: InstructionId) -> Option<&ArrayShape> {
-    module.shape(id).as_array().filter(|array| array.is_plain())
 }
 
 /// Operations that compute any rows as [`on_band`] says. A constant has equal elements.
@@ -121,7 +116,7 @@ pub(super) fn on_band(module: &Module, id: InstructionId, treatment: &Treatment,
     let of_first = treatment.operands.first().copied().flatten();
     let Some(reach) = of_first else { return op };
     let read = reach.of(rows);
-    let array = plain(module, instruction.operands[0]).expect("operands of members are arrays");
+    let array = module.plain_array(instruction.operands[0]).expect("operands of members are arrays");
     let before = (-read.start).max(0);
     let after = (read.end - array.dimensions[reach.dimension]).max(0);
     let dimension = treatment.dimension;

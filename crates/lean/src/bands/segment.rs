@@ -15,7 +15,7 @@ use memplan_ir::{InstructionId, Module, Op, Users};
 use memplan_rewriter::cost::{self, CostClass, Hero};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::reach::{Treatment, by_rows, plain};
+use super::reach::{Treatment, by_rows};
 
 /// An instruction inside of a segment, or its end.
 #[derive(Clone, Debug)]
@@ -166,7 +166,7 @@ impl<'a> Program<'a> {
                 Op::Convolution(it) => it.dimensions.output_spatial.first().map(|&d| d as usize),
                 Op::ReduceWindow(window) => window.dimensions.iter().position(|window| !window.is_still()),
                 _ => {
-                    let rank = plain(module, id).map_or(0, |array| array.rank());
+                    let rank = module.plain_array(id).map_or(0, |array| array.rank());
                     let has_rows = instruction.operands.iter().any(|operand| found.contains_key(operand));
                     (0..rank).filter(|_| has_rows).find(|&d| {
                         let treatment = by_rows(module, id, d);

@@ -14,8 +14,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use memplan_ir::{
-    ArrayShape, BinaryOp, ComparisonDirection, ComputationId, Cursor, Dimensions, ElementType, Insert,
-    InstructionId, Metadata, Module, Names, Op, Shape, Users,
+    ArrayShape, BinaryOp, ComparisonDirection, ComputationId, Cursor, ElementType, Insert, InstructionId,
+    Metadata, Module, Names, Op, Shape, Users,
 };
 use memplan_rewriter::cost::{self, CostClass};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -343,7 +343,7 @@ impl Writer<'_> {
         for shape in &elements[1..=region.results.len()] {
             let shape = shape.as_array().expect("results are arrays").clone();
             let zero = at.integer(shape.element_type, 0);
-            initial.push(broadcast(&mut at, zero, shape));
+            initial.push(at.fill(zero, shape));
         }
         initial.extend(self.inputs.iter().map(|id| region.before.get(id).copied().unwrap_or(*id)));
         let initial = at.tuple(initial);
@@ -534,7 +534,7 @@ impl Writer<'_> {
                 let shape = self.module.shape(id).as_array().expect("sums are arrays").clone();
                 let mut at = self.at(scope.computation, None);
                 let zero = at.integer(shape.element_type, 0);
-                broadcast(&mut at, zero, shape)
+                at.fill(zero, shape)
             }
             Label::Whole | Label::Later => self.input(scope, id),
         };
@@ -592,7 +592,7 @@ impl Writer<'_> {
                 memplan_rewriter::loops::scalar(self.module, id).expect("a constant of equal elements");
             let mut at = self.at(scope.computation, note);
             let value = at.constant(value.literal());
-            return at.insert_shaped(Op::Broadcast { dimensions: Dimensions::new() }, [value], block);
+            return at.fill(value, block);
         }
         let operands: Vec<InstructionId> = instruction
             .operands
@@ -626,7 +626,7 @@ impl Writer<'_> {
         if shape.element_type != ElementType::S32 {
             start = at.convert(start, shape.element_type);
         }
-        let start = broadcast(&mut at, start, shape);
+        let start = at.fill(start, shape);
         at.binary(BinaryOp::Add, iota, start)
     }
 
@@ -682,13 +682,5 @@ fn part_of(shape: &Shape, labels: &[Label]) -> Shape {
             elements.iter().zip(labels).map(|(element, &label)| of_array(element, label)).collect::<Vec<_>>(),
         ),
         shape => of_array(shape, first(labels)),
-    }
-}
-
-/// An array whose elements are all a scalar.
-fn broadcast(at: &mut Cursor<'_>, scalar: InstructionId, shape: ArrayShape) -> InstructionId {
-    match shape.rank() {
-        0 => scalar,
-        _ => at.insert_shaped(Op::Broadcast { dimensions: Dimensions::new() }, [scalar], shape),
     }
 }

@@ -12,8 +12,8 @@
 use std::sync::Arc;
 
 use memplan_ir::{
-    ArrayShape, BinaryOp, ComparisonDirection, ComputationId, Cursor, Dimensions, ElementType, Insert,
-    Instruction, InstructionId, Metadata, Module, Names, Op, Shape,
+    ArrayShape, BinaryOp, ComparisonDirection, ComputationId, Cursor, ElementType, Insert, Instruction,
+    InstructionId, Metadata, Module, Names, Op, Shape,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -75,7 +75,7 @@ impl LoopBuilder<'_> {
         for (&result, &start) in stage.results.iter().zip(&starts) {
             let (shape, note) =
                 (self.carried_shape(result), self.module.instructions[result].metadata.clone());
-            init.push(broadcast(self.outside(&note), start, shape));
+            init.push(self.outside(&note).fill(start, shape));
         }
         let elements: Vec<Shape> = init.iter().map(|&id| self.module.shape(id).clone()).collect();
         let state = Shape::tuple(elements);
@@ -238,7 +238,7 @@ impl LoopBuilder<'_> {
         if shape.element_type != ElementType::S32 {
             start = self.at(body.computation, &note).convert(start, shape.element_type);
         }
-        let start = broadcast(self.at(body.computation, &note), start, shape);
+        let start = self.at(body.computation, &note).fill(start, shape);
         self.at(body.computation, &note).binary(BinaryOp::Add, iota, start)
     }
 
@@ -325,14 +325,6 @@ impl LoopBuilder<'_> {
 
     fn outside(&mut self, note: &Note) -> Cursor<'_> {
         self.at(self.computation, note)
-    }
-}
-
-/// An array whose elements are all a scalar.
-fn broadcast(mut at: Cursor<'_>, scalar: InstructionId, shape: ArrayShape) -> InstructionId {
-    match shape.rank() {
-        0 => scalar,
-        _ => at.insert_shaped(Op::Broadcast { dimensions: Dimensions::new() }, [scalar], shape),
     }
 }
 

@@ -19,7 +19,7 @@ use std::hash::{Hash, Hasher};
 
 use cranelift_entity::{EntityRef, SecondaryMap};
 use memplan_ir::{
-    ArrayShape, BinaryOp, Callees, ComputationId, InstructionId, Literal, LiteralData, Module, Op, Operands,
+    ArrayShape, Callees, ComputationId, InstructionId, Literal, LiteralData, Module, Op, Operands,
     PackedOption, Shape, ShapeId,
 };
 use rustc_hash::{FxHashMap, FxHasher};
@@ -134,15 +134,10 @@ fn hash_instruction(r: &Rewriter<'_>, id: InstructionId, shape_classes: &[u32]) 
 
 fn sorted_operands(op: &Op, operands: &Operands) -> Operands {
     let mut operands = operands.clone();
-    if is_commutative(op) {
+    if matches!(op, Op::Binary(op) if op.is_commutative()) {
         operands.sort_unstable();
     }
     operands
-}
-
-fn is_commutative(op: &Op) -> bool {
-    use BinaryOp::*;
-    matches!(op, Op::Binary(Add | Multiply | Maximum | Minimum | And | Or | Xor))
 }
 
 /// Hashes an operation with the attributes that tell many instructions of one shape and operand apart.

@@ -65,7 +65,7 @@ pub(super) fn of_reshapes(r: &mut Rewriter<'_>, id: InstructionId) -> Option<Ins
     for &operand in &operands {
         sources.push(match r.op(operand) {
             Op::Reshape { .. } => Source::Array(r.operand(operand, 0)),
-            Op::Broadcast { dimensions } if dimensions.is_empty() => Source::Scalar(r.operand(operand, 0)),
+            op if op.repeats_scalar() => Source::Scalar(r.operand(operand, 0)),
             _ if r.array(operand)?.rank() == 0 => Source::Scalar(operand),
             _ => return None,
         });

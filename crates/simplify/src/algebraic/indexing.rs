@@ -110,7 +110,7 @@ pub(super) fn gather(r: &mut Rewriter<'_>, id: InstructionId) -> Option<Instruct
         return None;
     }
     // Whatever is taken from an array of one value is that value.
-    if matches!(r.op(x), Op::Broadcast { dimensions } if dimensions.is_empty()) {
+    if r.op(x).repeats_scalar() {
         let value = r.operand(x, 0);
         return Some(r.broadcast_scalar(value, &to));
     }

@@ -64,8 +64,8 @@ fn reducer_op(r: &Rewriter<'_>, reducer: ComputationId) -> Option<BinaryOp> {
     operands.sort_unstable();
     let mut parameters = computation.parameters.clone();
     parameters.sort_unstable();
-    use BinaryOp::*;
-    let is_known = matches!(op, Add | Multiply | Maximum | Minimum | And | Or);
+    // `mulhi` is not associative, and nobody reduces by exclusive or.
+    let is_known = op.is_commutative() && !matches!(op, BinaryOp::Mulhi | BinaryOp::Xor);
     (is_known && parameters == operands).then_some(op)
 }
 
