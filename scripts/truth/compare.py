@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Sets what `memplan estimate` says beside what XLA said of the programs of this folder.
 
-usage: compare.py [--folder FOLDER] [--table FILE] [--memplan FILE] [--jax VERSION] [--write]
+usage: compare.py [--folder FOLDER] [--table FILE] [--memplan FILE] [--jax VERSION] [--only BACKEND] [--write]
 
 From the project's root. Reads truth.tsv, estimates the modules in FOLDER (target/truth; `measure.py --modules` makes them),
-and writes estimates.tsv beside the table and docs/truth.md. --write puts how far estimates are off into the files of the
+and writes estimates.tsv beside the table and docs/truth.md. With --only, estimates for the other compilers are those of
+estimates.tsv, and their modules need not be there. --write puts how far estimates are off into the files of the
 compilers (intervals.py).
 """
 
@@ -25,7 +26,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 NEAR = dict(cpu=0.10, gpu=0.10, tpu=0.15)
 NAMES = dict(cpu='XLA CPU', gpu='XLA GPU (H100)', tpu='libtpu (v5e)')
-COLUMNS = ['program', 'backend', 'jax', 'total', 'estimate', 'ratio']
+ESTIMATES = HERE / 'estimates.tsv'
+COLUMNS = ['program', 'backend', 'jax', 'total', 'estimate', 'ratio', 'kind']
 WORST = 40
 
 # A program under one compiler: bytes that XLA needs and that memplan says, None where it says nothing.
@@ -71,18 +73,21 @@ def compare(rows, folder, memplan):
         raise SystemExit(f'{len(missing)} modules are not there, as {missing[0]}: make them with measure.py --modules')
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = pool.map(lambda row, module: estimate(memplan, module, row['backend'], row['jax']), known, modules)
-        return [
-            Compared(
-                row['program'],
-                row['backend'],
-                row['jax'],
-                int(row['total']),
-                said,
-                float(row['processor_seconds']),
-                intervals.kind(module),
-            )
-            for row, said, module in zip(known, found, modules)
-        ]
+        return [compared(row, said, intervals.kind(module)) for row, said, module in zip(known, found, modules)]
+
+
+def compared(row, estimate, kind):
+    said = row['program'], row['backend'], row['jax'], int(row['total']), estimate
+    return Compared(*said, float(row['processor_seconds']), kind)
+
+
+def compared_before(rows):
+    """What estimates.tsv has of some programs."""
+    key = lambda row: (row['program'], row['backend'], row['jax'])
+    with open(ESTIMATES) as file:
+        before = {key(row): row for row in csv.DictReader(file, delimiter='\t')}
+    known = [(row, before[key(row)]) for row in rows if key(row) in before]
+    return [compared(row, int(said['estimate']) if said['estimate'] else None, said['kind']) for row, said in known]
 
 
 def table(head, lines):
@@ -181,15 +186,20 @@ def main():
     parser.add_argument('--table', type=pathlib.Path, default=HERE / 'truth.tsv')
     parser.add_argument('--memplan', default=ROOT / 'target' / 'release' / 'memplan')
     parser.add_argument('--jax')
+    parser.add_argument('--only', choices=NEAR, help='ask for the estimates of this compiler alone')
     parser.add_argument('--write', action='store_true')
     arguments = parser.parse_args()
     with open(arguments.table) as file:
         rows = [row for row in csv.DictReader(file, delimiter='\t') if arguments.jax in (None, row['jax'])]
-    found = sorted(compare(rows, arguments.folder, arguments.memplan))
-    with open(HERE / 'estimates.tsv', 'w') as out:
+    asked = [row for row in rows if arguments.only in (None, row['backend'])]
+    others = [row for row in rows if arguments.only not in (None, row['backend'])]
+    found = sorted([*compare(asked, arguments.folder, arguments.memplan), *(compared_before(others) if others else [])])
+    with open(ESTIMATES, 'w') as out:
         writer = csv.writer(out, delimiter='\t', lineterminator='\n')
         writer.writerow(COLUMNS)
-        writer.writerows([c.program, c.backend, c.jax, c.total, c.estimate or '', f'{ratio(c):.4f}' if c.estimate else ''] for c in found)
+        for c in found:
+            off = f'{ratio(c):.4f}' if c.estimate else ''
+            writer.writerow([c.program, c.backend, c.jax, c.total, c.estimate or '', off, c.kind])
     (ROOT / 'docs' / 'truth.md').write_text('\n'.join(page(found, rows)))
     if arguments.write:
         for backend, jax in sorted({(c.backend, c.jax) for c in found}):

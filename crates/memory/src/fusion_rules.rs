@@ -56,8 +56,9 @@ pub struct FusionRules {
     /// Whether the kernel of a gather computes the elements that it looks up, and other kernels what it finds; else both
     /// are in memory.
     pub gather_prologue: bool,
-    /// Whether a kernel that pads an array computes what it pads; else that is in memory, as what several products would pad,
-    /// what one would put side by side, and what is sliced where others read it as well.
+    /// Whether a kernel that pads an array also computes the array. If not, the kernel reads from memory: the array that it
+    /// pads, also for a product if several products read it padded, the arrays that it concatenates, and an array that it
+    /// slices if other kernels read that array too.
     pub pad_prologue: bool,
     /// Whether what the kernel of a product can end with is stored by it, rather than computed by each of several readers.
     pub ends_products_first: bool,
@@ -150,8 +151,9 @@ pub enum FusionGoal {
 pub struct ContractionRules {
     /// Whether operands can be computed while they are loaded.
     pub prologue: bool,
-    /// Whether an operation in a prologue reads at most one array that is not much smaller than its result, where what is
-    /// repeated counts once; or any number, where only products read its result. It does not gather.
+    /// Whether an operation in a prologue reads at most one large array: one that is not much smaller than the operation's
+    /// result, counted once if it is read several times. If only products read the result, the operation may read
+    /// any number of arrays. Gathers are not in prologues.
     pub unary_prologue: bool,
     /// Of convolutions: whether windows move along dimensions that tiles do not cover, so that batch and features are the
     /// most minor ones of the result, however much padding that takes.
