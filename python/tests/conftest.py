@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+# Small programs run once: LLVM's costly passes would take half of the time.
+FLAGS = " --xla_force_host_platform_device_count=8 --xla_backend_optimization_level=1"
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + FLAGS
 
 import pytest
 
