@@ -221,14 +221,7 @@ type Overwritten = FxHashMap<ComputationId, Vec<(ValueId, ValueId)>>;
 struct Separate<'a> {
     module: &'a mut Module,
     names: &'a mut Names,
-    target: &'a Target,
-    options: CopyInsertion,
-    graph: &'a CallGraph,
-    flow: &'a Dataflow,
-    in_place: &'a InPlace,
-    readers: &'a FxHashMap<ValueId, u32>,
-    /// Parts of parameters that may be overwritten.
-    given: &'a FxHashSet<ValueId>,
+    facts: Facts<'a>,
     /// Values that the start of this computation declares to be overwritten, each with the result that takes its place.
     /// It has copied what others need.
     promised: Vec<(ValueId, ValueId)>,
@@ -263,6 +256,7 @@ struct Facts<'a> {
     flow: &'a Dataflow,
     in_place: &'a InPlace,
     readers: &'a FxHashMap<ValueId, u32>,
+    /// Parts of parameters that may be overwritten.
     given: &'a FxHashSet<ValueId>,
 }
 
@@ -270,7 +264,7 @@ impl<'a> Separate<'a> {
     fn new(
         module: &'a mut Module,
         names: &'a mut Names,
-        Facts { target, options, graph, flow, in_place, readers, given }: Facts<'a>,
+        facts: Facts<'a>,
         computation: ComputationId,
         overwritten: &'a mut Overwritten,
         report: &'a mut CopyReport,
@@ -278,13 +272,7 @@ impl<'a> Separate<'a> {
         let mut separate = Separate {
             module,
             names,
-            target,
-            options,
-            graph,
-            flow,
-            in_place,
-            readers,
-            given,
+            facts,
             promised: Vec::new(),
             overwritten,
             overwritten_by_calls: FxHashSet::default(),
@@ -332,7 +320,7 @@ impl<'a> Separate<'a> {
         let is_entry = self.computation == self.module.entry;
         for node in 0..self.nodes.len() {
             let id = self.nodes[node].id;
-            for position in self.flow.positions.of(id) {
+            for position in self.facts.flow.positions.of(id) {
                 let value = self
                     .flow
                     .value_at(position)
@@ -340,9 +328,10 @@ impl<'a> Separate<'a> {
                 if self.class_of.contains_key(&value) {
                     continue;
                 }
-                let kind = self.flow.values[value].kind;
+                let kind = self.facts.flow.values[value].kind;
                 let is_parameter = matches!(self.module.instructions[id].op, Op::Parameter { .. });
-                let definition = self.flow.positions.instruction(self.flow.values[value].definition);
+                let definition =
+                    self.facts.flow.positions.instruction(self.facts.flow.values[value].definition);
                 let is_constant = matches!(self.module.instructions[definition].op, Op::Constant(_));
                 // The state of a loop is the loop's own in its body and condition, but not in what those call.
                 let is_own_state = kind == ValueKind::LoopPhi && self.is_loop_computation();
@@ -352,7 +341,7 @@ impl<'a> Separate<'a> {
                 self.classes.push(ClassData {
                     first_writer: (!is_parameter).then_some(node),
                     is_read_only: is_constant
-                        || (kind == ValueKind::Parameter && !self.given.contains(&value)),
+                        || (kind == ValueKind::Parameter && !self.facts.given.contains(&value)),
                     touched_by: if is_parameter { Vec::new() } else { vec![node] },
                     returned: 0,
                     outside: if comes_from_caller { vec![value] } else { Vec::new() },
@@ -360,32 +349,33 @@ impl<'a> Separate<'a> {
                 self.joined.push(class);
                 self.class_of.insert(value, class);
             }
-            for value in values_read(self.flow, &self.module.instructions[id]) {
+            for value in values_read(self.facts.flow, &self.module.instructions[id]) {
                 let class = self.class_of[&value];
                 self.classes[class].touched_by.push(node);
                 *self.reads_here.entry(value).or_default() += 1;
             }
         }
-        for position in self.flow.positions.of(self.module.computations[self.computation].root) {
-            let class = self.class_of[&self.flow.value_at(position).expect("sequential")];
+        for position in self.facts.flow.positions.of(self.module.computations[self.computation].root) {
+            let class = self.class_of[&self.facts.flow.value_at(position).expect("sequential")];
             self.classes[class].returned += 1;
         }
     }
 
     /// Whether a loop runs this computation.
     fn is_loop_computation(&self) -> bool {
-        let caller = self.graph.caller(self.computation);
+        let caller = self.facts.graph.caller(self.computation);
         caller.is_some_and(|caller| self.module.instructions[caller].op == Op::While)
     }
 
     /// The aliases that the start of this computation declares, also if the computation is called directly.
     fn promised_by_start(&self) -> Vec<(ValueId, ValueId)> {
         let mut computation = self.computation;
-        while let Some(caller) = self.graph.caller(computation) {
+        while let Some(caller) = self.facts.graph.caller(computation) {
             let instruction = &self.module.instructions[caller];
             match instruction.op {
                 Op::AsyncStart(_) => {
-                    return in_place_values(self.module, self.flow, self.in_place, caller).collect();
+                    return in_place_values(self.module, self.facts.flow, self.facts.in_place, caller)
+                        .collect();
                 }
                 Op::Call { .. } if self.module.computations[instruction.parent].root == caller => {
                     computation = instruction.parent;
@@ -421,7 +411,7 @@ impl<'a> Separate<'a> {
         self.changed = true;
         let shape = self.module.shape(source).clone();
         let copy = copy_into(self.module, source, shape, "copy", self.names);
-        let (module, target, computation) = (&*self.module, self.target, self.computation);
+        let (module, target, computation) = (&*self.module, self.facts.target, self.computation);
         self.report.push(|| InsertedCopy {
             computation: module.computations[computation].name.clone(),
             copy: module.instructions[copy].name.clone(),

@@ -127,26 +127,17 @@ impl Running {
     fn sums_one_by_one(&self, r: &mut Rewriter<'_>, x: InstructionId, exclusive: bool) -> InstructionId {
         let array = r.array(x).expect("arrays are summed up").clone();
         let extent = *array.dimensions.last().expect("there is a dimension to sum up");
-        let trivial = WindowDimension {
-            size: 1,
-            stride: 1,
-            padding_low: 0,
-            padding_high: 0,
-            window_dilation: 1,
-            base_dilation: 1,
-            window_reversal: false,
-        };
         let (mut before, mut after) = if exclusive { (extent, -1) } else { (extent - 1, 0) };
         if self.backward {
             std::mem::swap(&mut before, &mut after);
         }
         let mut dimensions: SmallVec<[WindowDimension; 4]> =
-            SmallVec::from_elem(trivial, array.dimensions.len() - 1);
+            SmallVec::from_elem(WindowDimension::default(), array.dimensions.len() - 1);
         dimensions.push(WindowDimension {
             size: extent,
             padding_low: before,
             padding_high: after,
-            ..trivial
+            ..WindowDimension::default()
         });
         let shape = Shape::array(array.element_type, array.dimensions);
         let window = Op::ReduceWindow(Box::new(Window { dimensions }));

@@ -20,14 +20,14 @@ impl Separate<'_> {
     pub(super) fn class_of_leaf(&self, leaf: InstructionId) -> Class {
         match self.class_of_copy.get(&leaf) {
             Some(&class) => self.find(class),
-            None => self.class(self.flow.value_of(leaf).expect("sequential")),
+            None => self.class(self.facts.flow.value_of(leaf).expect("sequential")),
         }
     }
 
     /// Makes `new` replace `old` in its buffer, if everything that touches `old` can run before `new` is written.
     /// `updater` is the instruction that overwrites an operand by definition, if that is the reason.
     pub(super) fn join(&mut self, old: Class, new: Class, updater: Option<Node>) -> Result<(), Conflict> {
-        self.join_with(old, new, updater, self.options.adds_order.for_a(updater.is_some()))
+        self.join_with(old, new, updater, self.facts.options.adds_order.for_a(updater.is_some()))
     }
 
     /// The same where control dependencies may be added, as for references to memory, which cannot be copied instead.
@@ -99,7 +99,8 @@ impl Separate<'_> {
     /// Whether a result of an instruction is in a class.
     pub(super) fn writes(&self, id: InstructionId, class: Class) -> bool {
         let class = self.find(class);
-        let mut results = self.flow.positions.of(id).filter_map(|position| self.flow.value_at(position));
+        let mut results =
+            self.facts.flow.positions.of(id).filter_map(|position| self.facts.flow.value_at(position));
         results.any(|value| self.class(value) == class)
     }
 
@@ -112,7 +113,8 @@ impl Separate<'_> {
                 // A copy made by this pass has no positions.
                 Some(&copied) => self.find(copied) == class,
                 None => {
-                    let mut values = self.flow.positions.of(*operand).filter_map(|p| self.flow.value_at(p));
+                    let mut values =
+                        self.facts.flow.positions.of(*operand).filter_map(|p| self.facts.flow.value_at(p));
                     values.any(|value| self.class(value) == class)
                 }
             })
@@ -130,17 +132,18 @@ impl Separate<'_> {
         // Counted by value as `readers` is: the class may have other values, and copies that this pass has made.
         let here = self.reads_here.get(&value).copied().unwrap_or(0);
         let carried = self.classes[class].touched_by.iter().filter(|node| is_carried(node)).count();
-        carried == 0 && self.readers.get(&value).copied().unwrap_or(0) <= here + self.calls_on_the_way(value)
+        carried == 0
+            && self.facts.readers.get(&value).copied().unwrap_or(0) <= here + self.calls_on_the_way(value)
     }
 
     /// How many calls and conditionals hand a value from where it is made to this computation.
     fn calls_on_the_way(&self, value: ValueId) -> u32 {
-        let made = self.flow.positions.instruction(self.flow.values[value].definition);
+        let made = self.facts.flow.positions.instruction(self.facts.flow.values[value].definition);
         let made_in = self.module.instructions[made].parent;
         let mut computation = self.computation;
         let mut calls = 0;
         while computation != made_in
-            && let Some(caller) = self.graph.caller(computation)
+            && let Some(caller) = self.facts.graph.caller(computation)
         {
             let caller = &self.module.instructions[caller];
             calls += u32::from(matches!(caller.op, Op::Call { .. } | Op::Conditional));
@@ -161,15 +164,16 @@ impl Separate<'_> {
         if self.writes(id, old) {
             return false;
         }
-        let outputs =
-            self.flow.positions.of(id).filter(|&position| {
-                self.flow.value_at(position).is_some_and(|value| self.class(value) == new)
-            });
-        let outputs: Vec<ShapeIndex> = outputs.map(|p| self.flow.positions.shape_index(p).clone()).collect();
+        let outputs = self.facts.flow.positions.of(id).filter(|&position| {
+            self.facts.flow.value_at(position).is_some_and(|value| self.class(value) == new)
+        });
+        let outputs: Vec<ShapeIndex> =
+            outputs.map(|p| self.facts.flow.positions.shape_index(p).clone()).collect();
         let holds_old = |operand: &InstructionId| match self.class_of_copy.get(operand) {
             Some(&class) => self.find(class) == old,
             None => {
-                let mut values = self.flow.positions.of(*operand).filter_map(|p| self.flow.value_at(p));
+                let mut values =
+                    self.facts.flow.positions.of(*operand).filter_map(|p| self.facts.flow.value_at(p));
                 values.any(|value| self.class(value) == old)
             }
         };
@@ -178,7 +182,9 @@ impl Separate<'_> {
         let mut readers = readers.peekable();
         readers.peek().is_some()
             && readers.all(|number| {
-                outputs.iter().all(|output| self.in_place.may_take_over(self.module, id, number, output))
+                outputs
+                    .iter()
+                    .all(|output| self.facts.in_place.may_take_over(self.module, id, number, output))
             })
     }
 }

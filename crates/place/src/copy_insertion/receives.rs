@@ -19,7 +19,8 @@ use crate::Unsupported;
 
 impl Separate<'_> {
     pub(super) fn receives(&mut self) -> Result<(), PassError> {
-        let caller = self.graph.caller(self.computation).map(|caller| &self.module.instructions[caller]);
+        let caller =
+            self.facts.graph.caller(self.computation).map(|caller| &self.module.instructions[caller]);
         if !caller.is_some_and(|caller| caller.op == Op::While && caller.called[0] == self.computation) {
             return Ok(());
         }
@@ -30,9 +31,9 @@ impl Separate<'_> {
         let receives: Vec<_> = transfers.iter().filter(|&&(_, id)| is_receive(id)).cloned().collect();
         let returned: Vec<InstructionId> = transfers.into_iter().map(|(_, id)| id).collect();
         for (index, receive) in receives {
-            let before = self.flow.find(state, &index.child(0)).expect("a body returns what it takes");
-            let received = self.flow.find(receive, &[0].into()).expect("a receive has data");
-            if self.flow.values[before].kind != ValueKind::LoopPhi {
+            let before = self.facts.flow.find(state, &index.child(0)).expect("a body returns what it takes");
+            let received = self.facts.flow.find(receive, &[0].into()).expect("a receive has data");
+            if self.facts.flow.values[before].kind != ValueKind::LoopPhi {
                 continue;
             }
             let Err(conflict) = self.join(self.class(before), self.class(received), None) else { continue };
@@ -71,7 +72,7 @@ impl Separate<'_> {
             let instruction = &self.module.instructions[*id];
             matches!(instruction.op, Op::GetTupleElement { index: 0 })
                 && matches!(self.module.instructions[instruction.operands[0]].op, Op::RecvDone(_))
-                && self.flow.value_of(*id) == Some(value)
+                && self.facts.flow.value_of(*id) == Some(value)
         };
         let ids = self.nodes.iter().map(|node| node.id);
         let arrived: Vec<InstructionId> =

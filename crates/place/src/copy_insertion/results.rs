@@ -71,7 +71,7 @@ impl Separate<'_> {
 
     /// The leaves of the root whose buffers are decided by someone else: the loop, the conditional, the caller.
     fn slots(&self, root: InstructionId) -> Vec<Slot> {
-        let caller = self.graph.caller(self.computation);
+        let caller = self.facts.graph.caller(self.computation);
         let mut slots = Vec::new();
         if !self.module.shape(root).is_tuple() {
             slots.push(Slot { user: None, leaf: root, index: ShapeIndex::root(), before: None });
@@ -98,7 +98,7 @@ impl Separate<'_> {
                 slot.before = aliases.get(&slot.index).and_then(|alias| {
                     let parameter =
                         *self.module.entry_computation().parameters.get(alias.parameter as usize)?;
-                    Some(self.class(self.flow.find(parameter, &alias.parameter_index)?))
+                    Some(self.class(self.facts.flow.find(parameter, &alias.parameter_index)?))
                 });
             }
             return slots;
@@ -107,9 +107,11 @@ impl Separate<'_> {
             Op::While if is_body => {
                 let state = self.module.computations[self.computation].parameters[0];
                 slots.retain_mut(|slot| {
-                    let value = self.flow.find(state, &slot.index).expect("a body returns what it takes");
-                    let changes = self.flow.values[value].kind == ValueKind::LoopPhi
-                        && self.flow.positions.instruction(self.flow.values[value].definition) == state;
+                    let value =
+                        self.facts.flow.find(state, &slot.index).expect("a body returns what it takes");
+                    let changes = self.facts.flow.values[value].kind == ValueKind::LoopPhi
+                        && self.facts.flow.positions.instruction(self.facts.flow.values[value].definition)
+                            == state;
                     slot.before = Some(self.class(value));
                     changes
                 });
@@ -121,8 +123,9 @@ impl Separate<'_> {
                         .flow
                         .find(caller, &slot.index)
                         .expect("branches return what the conditional does");
-                    self.flow.values[value].kind == ValueKind::ExitPhi
-                        && self.flow.positions.instruction(self.flow.values[value].definition) == caller
+                    self.facts.flow.values[value].kind == ValueKind::ExitPhi
+                        && self.facts.flow.positions.instruction(self.facts.flow.values[value].definition)
+                            == caller
                 });
                 slots
             }
@@ -150,9 +153,9 @@ impl Separate<'_> {
     /// Copies the copy behind a slot's reference once more. The first copy can then be made while its source exists,
     /// and the second one when nobody needs the overwritten value.
     fn copy_twice(&mut self, slot: &Slot, conflict: Conflict) {
-        let value = self.flow.value_of(self.leaf(slot)).expect("sequential");
+        let value = self.facts.flow.value_of(self.leaf(slot)).expect("sequential");
         let Some(made) = self.made_of_array(value) else { return };
-        let pin = self.flow.positions.instruction(self.flow.values[made].definition);
+        let pin = self.facts.flow.positions.instruction(self.facts.flow.values[made].definition);
         let operands = &self.module.instructions[pin].operands;
         let is_copy = |&number: &usize| self.class_of_copy.contains_key(&operands[number]);
         let Some(number) = (0..operands.len()).find(is_copy) else { return };

@@ -23,8 +23,8 @@ impl Separate<'_> {
                 continue;
             }
             let mut replaced_by: FxHashMap<(u32, ShapeIndex), ValueId> = FxHashMap::default();
-            for pair in self.in_place.must_alias(self.module, id) {
-                let Some(result) = self.flow.find(id, &pair.output_index) else { continue };
+            for pair in self.facts.in_place.must_alias(self.module, id) {
+                let Some(result) = self.facts.flow.find(id, &pair.output_index) else { continue };
                 let replaced = (pair.operand, pair.operand_index.clone());
                 // A start's declaration about its operand may repeat its result.
                 if replaced_by.insert(replaced, result).is_some_and(|other| other != result) {
@@ -34,7 +34,7 @@ impl Separate<'_> {
                 }
                 let operand = self.module.instructions[id].operands[pair.operand as usize];
                 let is_array = matches!(self.module.shape(operand), Shape::Array(_));
-                let Some(source) = self.flow.find(operand, &pair.operand_index) else { continue };
+                let Some(source) = self.facts.flow.find(operand, &pair.operand_index) else { continue };
                 let (old, new) = (self.class(source), self.class(result));
                 let is_only_use = self.operands_touching(id, old) == 1;
                 let is_state = self.classes[old].first_writer.is_none();
@@ -90,8 +90,9 @@ impl Separate<'_> {
         }
         let computation = &self.module.computations[self.computation];
         for (index, shape) in self.module.shape(computation.root).leaves() {
-            let next = self.flow.find(computation.root, &index);
-            let memory = computation.parameters.first().and_then(|&state| self.flow.find(state, &index));
+            let next = self.facts.flow.find(computation.root, &index);
+            let memory =
+                computation.parameters.first().and_then(|&state| self.facts.flow.find(state, &index));
             if let (Shape::Buffer(_), Some(next), Some(memory)) = (shape, next, memory)
                 && let Some(made) = self.made_of_array(next)
             {
@@ -105,25 +106,26 @@ impl Separate<'_> {
     /// array.
     pub(super) fn made_of_array(&self, mut reference: ValueId) -> Option<ValueId> {
         loop {
-            let at = self.flow.values[reference].definition;
-            let (id, index) = (self.flow.positions.instruction(at), self.flow.positions.shape_index(at));
+            let at = self.facts.flow.values[reference].definition;
+            let (id, index) =
+                (self.facts.flow.positions.instruction(at), self.facts.flow.positions.shape_index(at));
             let instruction = &self.module.instructions[id];
             let before = match instruction.op {
                 Op::While if instruction.parent == self.computation => {
-                    self.flow.find(instruction.operands[0], index)?
+                    self.facts.flow.find(instruction.operands[0], index)?
                 }
                 _ => {
-                    let pairs = self.in_place.must_alias(self.module, id);
+                    let pairs = self.facts.in_place.must_alias(self.module, id);
                     let pair = pairs.into_iter().find(|pair| pair.output_index == *index)?;
                     // A copy made by this pass has no positions, and is of an array.
                     if self.class_of_copy.contains_key(&instruction.operands[pair.operand as usize]) {
                         return Some(reference);
                     }
-                    self.flow.find(instruction.operands[pair.operand as usize], &pair.operand_index)?
+                    self.facts.flow.find(instruction.operands[pair.operand as usize], &pair.operand_index)?
                 }
             };
             if matches!(
-                self.flow.positions.part(self.module, self.flow.values[before].definition),
+                self.facts.flow.positions.part(self.module, self.facts.flow.values[before].definition),
                 Shape::Array(_)
             ) {
                 return Some(reference);
@@ -146,12 +148,13 @@ impl Separate<'_> {
     /// The caller's values whose memory a called computation uses for its results, with those results.
     pub(super) fn overwritten_for_caller(&self) -> Vec<(ValueId, ValueId)> {
         let mut overwritten = Vec::new();
-        let caller = self.graph.caller(self.computation).map(|caller| &self.module.instructions[caller].op);
+        let caller =
+            self.facts.graph.caller(self.computation).map(|caller| &self.module.instructions[caller].op);
         if !matches!(caller, Some(Op::Call { .. })) {
             return overwritten;
         }
-        for position in self.flow.positions.of(self.module.computations[self.computation].root) {
-            let value = self.flow.value_at(position).expect("sequential");
+        for position in self.facts.flow.positions.of(self.module.computations[self.computation].root) {
+            let value = self.facts.flow.value_at(position).expect("sequential");
             let outside = &self.classes[self.class(value)].outside;
             overwritten.extend(outside.iter().filter(|&&old| old != value).map(|&old| (old, value)));
         }
@@ -174,10 +177,10 @@ impl Separate<'_> {
             *uses.entry(self.class_of_leaf(leaf_of(self.module, user, number))).or_default() += 1;
         }
         for (index, user, number) in leaves {
-            let Some(state) = self.flow.find(id, &index) else { continue };
-            let definition = self.flow.values[state].definition;
-            let changes = self.flow.values[state].kind == ValueKind::ExitPhi
-                && self.flow.positions.instruction(definition) == id;
+            let Some(state) = self.facts.flow.find(id, &index) else { continue };
+            let definition = self.facts.flow.values[state].definition;
+            let changes = self.facts.flow.values[state].kind == ValueKind::ExitPhi
+                && self.facts.flow.positions.instruction(definition) == id;
             let leaf = leaf_of(self.module, user, number);
             if !changes {
                 continue;
