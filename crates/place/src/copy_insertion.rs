@@ -322,6 +322,7 @@ impl<'a> Separate<'a> {
             let id = self.nodes[node].id;
             for position in self.facts.flow.positions.of(id) {
                 let value = self
+                    .facts
                     .flow
                     .value_at(position)
                     .expect("every position of a sequential computation has a value");

@@ -120,6 +120,7 @@ impl Separate<'_> {
             Op::Conditional => {
                 slots.retain(|slot| {
                     let value = self
+                        .facts
                         .flow
                         .find(caller, &slot.index)
                         .expect("branches return what the conditional does");
