@@ -118,19 +118,32 @@ pub(crate) const BATCH: usize = 24;
 
 /// The results of many programs, some at a time.
 pub(crate) fn run_all(compiler: &str, programs: &[Ready]) -> Vec<Result<Literal, String>> {
-    let mut found = Vec::new();
-    for batch in programs.chunks(BATCH) {
-        let all: Vec<&Written> = batch.iter().map(|ready| &ready.program).collect();
-        let inputs: Vec<_> = batch.iter().map(|ready| ready.inputs.clone()).collect();
-        match run(compiler, &all, &inputs) {
-            Ok(results) => found.extend(results.into_iter().map(Ok)),
-            // One by one, to find which it is.
-            Err(_) => found.extend(all.iter().zip(&inputs).map(|(&program, inputs)| {
+    let n_threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let batches: Vec<&[Ready]> = programs.chunks(BATCH).collect();
+    let shares = batches.chunks(batches.len().div_ceil(n_threads).max(1));
+    std::thread::scope(|scope| {
+        let run_share = |share: &[&[Ready]]| {
+            share.iter().flat_map(|batch| run_batch(compiler, batch)).collect::<Vec<_>>()
+        };
+        let shares: Vec<_> = shares.map(|share| scope.spawn(move || run_share(share))).collect();
+        shares.into_iter().flat_map(|share| share.join().expect("no thread panics")).collect()
+    })
+}
+
+fn run_batch(compiler: &str, batch: &[Ready]) -> Vec<Result<Literal, String>> {
+    let all: Vec<&Written> = batch.iter().map(|ready| &ready.program).collect();
+    let inputs: Vec<_> = batch.iter().map(|ready| ready.inputs.clone()).collect();
+    match run(compiler, &all, &inputs) {
+        Ok(results) => results.into_iter().map(Ok).collect(),
+        // One by one, to find which it is.
+        Err(_) => all
+            .iter()
+            .zip(&inputs)
+            .map(|(&program, inputs)| {
                 run(compiler, &[program], std::slice::from_ref(inputs)).map(|mut found| found.swap_remove(0))
-            })),
-        }
+            })
+            .collect(),
     }
-    found
 }
 
 /// Runs programs that one compiler made, on inputs, and gives the results of each; one that cannot be compiled or fails
