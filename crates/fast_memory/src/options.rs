@@ -32,8 +32,8 @@ pub struct FastMemoryOptions {
     pub capacity: u64,
     /// Bytes of the largest value that may be in it.
     pub largest: u64,
-    /// Bytes of the largest array that a collective reads or writes there. Of arrays up to 4 MiB, libtpu has two in three there
-    /// in the programs of docs/devices.md; of larger ones fewer than half, and then a program would seem to need too little.
+    /// Bytes of the largest array that a collective reads or writes there. Of arrays up to 8 MiB, libtpu has most there in the
+    /// programs of docs/devices.md, and all of those that loops gather; larger ones would make a program seem to need too little.
     pub largest_collective: u64,
     /// The worth of a byte that main memory moves while the cores wait for it, in addition to the byte itself. Below 1,
     /// so that fewer bytes always win over less time.
@@ -135,7 +135,7 @@ impl FastMemoryOptions {
             selection: Selection::ByPrice,
             capacity,
             largest: capacity,
-            largest_collective: 4 << 20,
+            largest_collective: 8 << 20,
             time_weight: 0.25,
             cross_program_prefetches: 1,
             refused_residents: 8,

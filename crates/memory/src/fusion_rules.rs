@@ -56,9 +56,8 @@ pub struct FusionRules {
     /// Whether the kernel of a gather computes the elements that it looks up, and other kernels what it finds; else both
     /// are in memory.
     pub gather_prologue: bool,
-    /// Whether a kernel that pads an array also computes the array. If not, the kernel reads from memory: the array that it
-    /// pads, also for a product if several products read it padded, the arrays that it concatenates, and an array that it
-    /// slices if other kernels read that array too.
+    /// Whether a kernel that pads or concatenates arrays also computes them. If not, it reads them from memory, and so
+    /// does a kernel that slices an array which other kernels read too.
     pub pad_prologue: bool,
     /// Whether what the kernel of a product can end with is stored by it, rather than computed by each of several readers.
     pub ends_products_first: bool,
@@ -80,7 +79,7 @@ pub struct FusionRules {
     pub reduce_epilogue: bool,
     /// Whether a kernel that writes part of an array in place may write other results besides.
     pub update_shares: bool,
-    /// Whether arrays that products are written into piece by piece have the layout of products, a row in each sublane.
+    /// Whether arrays that loops write pieces of products into have the layout of products, a row in each sublane.
     pub updates_lie_as_products: bool,
     /// Whether a kernel's operands are listed from its result on, as where one producer is fused after the other: first
     /// what the result reads, last what the first operation reads. Schedules that follow operands depend on it.
@@ -155,8 +154,9 @@ pub struct ContractionRules {
     /// result, counted once if it is read several times. If only products read the result, the operation may read
     /// any number of arrays. Gathers are not in prologues.
     pub unary_prologue: bool,
-    /// Of convolutions: whether windows move along dimensions that tiles do not cover, so that batch and features are the
-    /// most minor ones of the result, however much padding that takes.
+    /// Whether tiles of the result cover one dimension of each operand, however much padding that takes: windows move along
+    /// others (so batch and features are the most minor dimensions), and so do batches of dots. Rows that are looked up are in
+    /// lanes then, and what is made of padded arrays is padded as they are.
     pub windows_outside_tiles: bool,
     /// Of dots: whether tiles are loaded and stored by strides, as in Triton's kernels in XLA. Then each dimension of
     /// the product (batch, rows or columns, contracted) is one stretch of the array in memory, or two for the rows of

@@ -1,6 +1,7 @@
 //! Orders of dimensions in which a transpose or reshape moves nothing.
 
-use memplan_ir::{ArrayShape, Dimensions, Op};
+use memplan_ir::{ArrayShape, Dimensions, Op, Shape};
+use memplan_memory::Target;
 
 use crate::cost;
 
@@ -85,4 +86,36 @@ pub fn common_runs(from: &[i64], to: &[i64]) -> Option<Vec<(Vec<i64>, Vec<i64>)>
 /// The dimensions whose extent is one.
 pub fn unit_dimensions(array: &ArrayShape) -> Vec<i64> {
     (0..).zip(&array.dimensions).filter(|&(_, &extent)| extent == 1).map(|(d, _)| d).collect()
+}
+
+/// How many times as many bytes an array of rows may take with its rows in lanes. libtpu copies tables of 64 features (twice the
+/// bytes) and of 64 by 3 (2.7 times), and reads tables of 40 features (3.2 times) and of 16 as they lie.
+pub const MOST_PADDING_OF_ROWS: u64 = 3;
+
+/// An array from which rows are looked up, with rows in lanes, where that takes more bytes: tiles cover no dimension along which
+/// rows are looked up, if there are enough others. `None` too where it takes more than `most_padding` times as many.
+pub fn rows_in_lanes(
+    array: &ArrayShape,
+    is_indexed: &dyn Fn(i64) -> bool,
+    most_padding: u64,
+    machine: &Target,
+) -> Option<Shape> {
+    array.layout.as_ref().filter(|layout| !layout.tiles.is_empty())?;
+    let long = (0..array.rank() as i64).rev().filter(|&d| array.dimensions[d as usize] > 1);
+    let (indexed, inner): (Vec<i64>, Vec<i64>) = long.partition(|&d| is_indexed(d));
+    if indexed.is_empty() || inner.is_empty() {
+        return None;
+    }
+    let bytes = |shape: &Shape| machine.size_of(shape);
+    let pairs = inner.iter().flat_map(|&lanes| inner.iter().map(move |&sublanes| [lanes, sublanes]));
+    let ways = pairs.filter(|[lanes, sublanes]| inner.len() == 1 || lanes != sublanes).map(|pair| {
+        let mut order: Vec<i64> = if inner.len() == 1 { vec![pair[0]] } else { pair.to_vec() };
+        order.extend(inner.iter().filter(|d| !pair.contains(d)));
+        order.extend(&indexed);
+        order.extend(unit_dimensions(array));
+        Shape::Array(ArrayShape { layout: Some(machine.layout_with_order(array, &order)), ..array.clone() })
+    });
+    let way = ways.min_by_key(bytes)?;
+    let (before, after) = (bytes(&Shape::Array(array.clone())), bytes(&way));
+    (after > before && after.0 <= before.0.saturating_mul(most_padding)).then_some(way)
 }

@@ -10,12 +10,15 @@
 //! short and in lanes, it takes 128 lanes: above, 6 MB become 256. A dimension that the reshape does not change may be
 //! in lanes instead. libtpu chooses the order of dimensions in which operand and result need the fewest bytes together.
 //!
-//! Left alone: reshapes that need no more bytes, those of more than [`MOST_RUNS`] runs of dimensions, and machines
+//! Rows that are looked up or added up are in lanes, too, unless that takes far more bytes
+//! ([`MOST_PADDING_OF_ROWS`]), and so are rows of the operands of products of batches, whatever it takes.
+//!
+//! Left alone: operations that need no more bytes, reshapes of more than [`MOST_RUNS`] runs of dimensions, and machines
 //! without tiles. *Changed* means that there is a new copy.
 
-use memplan_ir::{ArrayShape, InstructionId, Module, Names, Op, Shape, Users, copy_into};
+use memplan_ir::{ArrayShape, Dimensions, InstructionId, Module, Names, Op, Shape, Users, copy_into};
 use memplan_memory::Target;
-use memplan_rewriter::views::{common_runs, unit_dimensions};
+use memplan_rewriter::views::{MOST_PADDING_OF_ROWS, common_runs, rows_in_lanes, unit_dimensions};
 use memplan_rewriter::{Context, PassError, PassFn, call_graph, cost};
 
 /// The pass.
@@ -29,7 +32,10 @@ pub const RESHAPES_BY_ROWS: PassFn = PassFn {
 const MOST_RUNS: usize = 5;
 
 fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
-    let grows = |id| padded(module, id, context.target).is_some_and(|ways| ways.iter().any(Option::is_some));
+    let grows = |id| {
+        padded(module, id, context.target).is_some_and(|ways| ways.iter().any(Option::is_some))
+            || looked_up(module, id, context.target).is_some()
+    };
     if !module.instructions.keys().any(grows) {
         return Ok(false);
     }
@@ -39,6 +45,25 @@ fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
     let mut changed = false;
     for &computation in graph.sequential() {
         module.edit_in_order(computation, |module, id| {
+            if let Some(wanted) = looked_up(module, id, context.target) {
+                changed = true;
+                let usual = module.shape(id).clone();
+                for (at, shape) in wanted.operands {
+                    let operand = module.instructions[id].operands[at];
+                    module.instructions[id].operands[at] =
+                        copy_into(module, operand, shape, "rows", &mut names);
+                }
+                module.list(id);
+                if let Some(shape) = wanted.result {
+                    module.set_shape(id, shape);
+                    let back = copy_into(module, id, usual, "rows", &mut names);
+                    users.of(id).iter().for_each(|&user| module.replace_operand(user, id, back));
+                    if module.computations[computation].root == id {
+                        module.computations[computation].root = back;
+                    }
+                }
+                return;
+            }
             let [operand, result] = padded(module, id, context.target).unwrap_or_default();
             changed |= operand.is_some() || result.is_some();
             if let Some(padded) = operand {
@@ -88,6 +113,60 @@ fn padded(module: &Module, id: InstructionId, target: &Target) -> Option<[Option
     let larger =
         |way: Shape, array: &ArrayShape| (bytes(&way) > bytes(&Shape::Array(array.clone()))).then_some(way);
     Some([larger(from, operand), larger(to, result)])
+}
+
+/// The layouts in which rows are looked up, added up or multiplied.
+struct ByRows {
+    operands: Vec<(usize, Shape)>,
+    result: Option<Shape>,
+}
+
+/// The layouts of operands and result of a lookup, or of a product of batches, where rows in lanes take more bytes than usual.
+fn looked_up(module: &Module, id: InstructionId, target: &Target) -> Option<ByRows> {
+    let instruction = &module.instructions[id];
+    let array = |at: usize| module.shape(instruction.operands[at]).as_array();
+    let rows = |array: &ArrayShape, is_indexed: &dyn Fn(i64) -> bool| {
+        rows_in_lanes(array, is_indexed, MOST_PADDING_OF_ROWS, target)
+    };
+    let found = match &instruction.op {
+        Op::Gather(numbers) => {
+            let is_indexed =
+                |d: i64| numbers.start_index_map.contains(&d) || numbers.operand_batching_dims.contains(&d);
+            let result = module.shape(id).as_array()?;
+            let operand = rows(array(0)?, &is_indexed).map(|shape| (0, shape));
+            ByRows {
+                operands: operand.into_iter().collect(),
+                result: rows(result, &|d| !numbers.offset_dims.contains(&d)),
+            }
+        }
+        Op::Scatter(numbers) if instruction.operands.len() == 3 => {
+            let is_indexed = |d: i64| {
+                numbers.scatter_dims_to_operand_dims.contains(&d) || numbers.input_batching_dims.contains(&d)
+            };
+            let updated = rows(array(0)?, &is_indexed);
+            let updates = rows(array(2)?, &|d| !numbers.update_window_dims.contains(&d));
+            let operands = [updated.clone().map(|shape| (0, shape)), updates.map(|shape| (2, shape))];
+            ByRows { operands: operands.into_iter().flatten().collect(), result: updated }
+        }
+        Op::Dot(dot) if target.fusion.dot.windows_outside_tiles => {
+            let numbers = &dot.dimensions;
+            let operand = |at: usize, batch: &Dimensions, contracted: &Dimensions| {
+                let array = array(at)?;
+                let has_rows = (0..)
+                    .zip(&array.dimensions)
+                    .any(|(d, &n)| n > 1 && !batch.contains(&d) && !contracted.contains(&d));
+                let shape = rows_in_lanes(array, &|d| batch.contains(&d), u64::MAX, target)?;
+                has_rows.then_some((at, shape))
+            };
+            let operands = [
+                operand(0, &numbers.lhs_batch, &numbers.lhs_contracting),
+                operand(1, &numbers.rhs_batch, &numbers.rhs_contracting),
+            ];
+            ByRows { operands: operands.into_iter().flatten().collect(), result: None }
+        }
+        _ => return None,
+    };
+    (!found.operands.is_empty() || found.result.is_some()).then_some(found)
 }
 
 /// All orders of the numbers below `n`.

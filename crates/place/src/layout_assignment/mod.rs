@@ -11,7 +11,8 @@
 //! ```
 //!
 //! A copy is inserted only if the caller or a library call requires another layout than a value has. No array gets
-//! larger than in the default layout. XLA propagates layout constraints both ways through the graph; here kernels read
+//! larger than in the default layout, except where kernels want it so (`windows_outside_tiles` in the rules of fusion): results of
+//! convolutions and of products of batches, rows that are looked up, and what is made of those. XLA propagates layout constraints both ways through the graph; here kernels read
 //! any layout, so one backward walk from the results and one forward walk suffice.
 //!
 //! Left alone: modules whose layouts have meaning, because they are scheduled or contain bitcasts.
@@ -28,6 +29,7 @@ use memplan_ir::{
     Shape, ShapeIndex, copy_around_library_calls, layouts_asked_for, results_of_library_calls,
 };
 use memplan_memory::Target;
+use memplan_rewriter::rows::is_repetition;
 use memplan_rewriter::{Context, Outcome, Pass, PassError, call_graph, cost, views};
 use petgraph::unionfind::UnionFind;
 
@@ -77,11 +79,20 @@ fn assign_layouts(
     updates::copy_parameters(module, &otherwise, &mut names);
     let flow = dataflow(module, &graph);
     let follows = references::follow_calls(module, &graph, &flow);
-    let mut choice = Choice::new(module, target, options, &graph, &flow);
-    choice.fix_updates();
-    choice.fix_interface(&program);
-    choice.walk_backward();
-    choice.walk_forward();
+    let choose = |stacks: &[(InstructionId, Shape)]| {
+        let mut choice = Choice::new(module, target, options, &graph, &flow);
+        choice.fix_updates();
+        choice.fix_interface(&program);
+        stacks.iter().for_each(|(id, shape)| choice.fix(*id, shape));
+        choice.walk_backward();
+        choice.walk_forward();
+        choice
+    };
+    let mut choice = choose(&[]);
+    let stacks = choice.wide_stacks();
+    if !stacks.is_empty() {
+        choice = choose(&stacks);
+    }
     let layouts = choice.layouts;
     let returned = results_of_library_calls(module, graph.sequential());
     let mut changed = !otherwise.is_empty() || follows;
@@ -284,9 +295,12 @@ impl<'a> Choice<'a> {
                 continue;
             }
             let array = self.module.shape(id).as_array();
-            if let Some((array, order)) =
-                array.zip(updates::order_of_updated(self.module, id, self.options.max_steps_to_product))
-            {
+            if let Some((array, order)) = array.zip(updates::order_of_updated(
+                self.module,
+                self.flow,
+                id,
+                self.options.max_steps_to_product,
+            )) {
                 let layout = Some(self.target.layout_with_order(array, &order));
                 self.fix(id, &Shape::Array(ArrayShape { layout, ..array.clone() }));
             }
@@ -306,11 +320,12 @@ impl<'a> Choice<'a> {
                 continue;
             };
             let numbers = &it.dimensions;
-            let result = self.outside_windows(array, [numbers.output_batch, numbers.output_feature]);
+            let result =
+                self.outside_tiles(array, &[vec![numbers.output_batch], vec![numbers.output_feature]]);
             let operand = self.module.instructions[id].operands[0];
             let loaded = self.module.shape(operand).as_array();
-            let loaded =
-                loaded.map(|it| self.outside_windows(it, [numbers.input_batch, numbers.input_feature]));
+            let loaded = loaded
+                .map(|it| self.outside_tiles(it, &[vec![numbers.input_batch], vec![numbers.input_feature]]));
             self.fix(id, &result);
             if let Some(loaded) = loaded {
                 self.fix(operand, &loaded);
@@ -318,16 +333,53 @@ impl<'a> Choice<'a> {
         }
     }
 
-    /// An array of which tiles cover batch and features, in the order that takes fewer bytes.
-    fn outside_windows(&self, array: &ArrayShape, [batch, feature]: [i64; 2]) -> Shape {
-        let others = (0..array.rank() as i64).rev().filter(|&d| d != batch && d != feature);
-        let others: Vec<i64> = others.collect();
+    /// An array of which tiles cover a dimension of each list, in the order that takes the fewest bytes.
+    fn outside_tiles(&self, array: &ArrayShape, [rows, columns]: &[Vec<i64>; 2]) -> Shape {
+        let pairs = rows.iter().flat_map(|&row| columns.iter().map(move |&column| [column, row]));
         let laid_out = |pair: [i64; 2]| {
-            let layout = self.target.layout_with_order(array, &[&pair[..], &others].concat());
+            let others = (0..array.rank() as i64).rev().filter(|d| !pair.contains(d));
+            let order: Vec<i64> = pair.into_iter().chain(others).collect();
+            let layout = self.target.layout_with_order(array, &order);
             Shape::Array(ArrayShape { layout: Some(layout), ..array.clone() })
         };
-        let ways = [laid_out([feature, batch]), laid_out([batch, feature])];
-        ways.into_iter().min_by_key(|way| self.target.size_of(way)).expect("there are two")
+        let ways = pairs.flat_map(|[a, b]| [laid_out([a, b]), laid_out([b, a])]);
+        ways.min_by_key(|way| self.target.size_of(way)).expect("neither list is empty")
+    }
+
+    /// The dimensions of a product of batches, on machines whose tiles cover no batch: rows that come from one operand, and
+    /// columns from the other.
+    fn tiles_of(&self, id: InstructionId) -> Option<[Vec<i64>; 2]> {
+        let (Op::Dot(dot), Some(array)) =
+            (&self.module.instructions[id].op, self.module.shape(id).as_array())
+        else {
+            return None;
+        };
+        let numbers = &dot.dimensions;
+        let lhs = self.module.shape(self.module.instructions[id].operands[0]).as_array()?;
+        let n_batches = numbers.lhs_batch.len();
+        let columns = lhs.rank() - numbers.lhs_contracting.len();
+        let is_long = |&d: &usize| array.dimensions[d] > 1;
+        let list = |of: std::ops::Range<usize>| of.filter(is_long).map(|d| d as i64).collect::<Vec<_>>();
+        let tiles = [list(n_batches..columns), list(columns..array.rank())];
+        let is_of_batches = (0..n_batches).any(|d| is_long(&d)) && tiles.iter().all(|of| !of.is_empty());
+        (self.target.fusion.dot.windows_outside_tiles && is_of_batches).then_some(tiles)
+    }
+
+    /// Arrays into which loops write rows that are laid out with more padding than usual: so is the whole.
+    fn wide_stacks(&self) -> Vec<(InstructionId, Shape)> {
+        let stack = |id: InstructionId| {
+            let instruction = &self.module.instructions[id];
+            let array =
+                (instruction.op == Op::DynamicUpdateSlice).then(|| self.module.shape(id).as_array())??;
+            let row = self.laid_out(instruction.operands[1]).filter(|row| self.is_wide(row))?;
+            let is_inner = |&&d: &&i64| row.dimensions[d as usize] == array.dimensions[d as usize];
+            let inner: Vec<i64> = row.minor_to_major().iter().filter(is_inner).copied().collect();
+            let outer = (0..array.rank() as i64).rev().filter(|d| !inner.contains(d));
+            let order: Vec<i64> = inner.iter().copied().chain(outer).collect();
+            let layout = Some(self.target.layout_with_order(array, &order));
+            Some((id, Shape::Array(ArrayShape { layout, ..array.clone() })))
+        };
+        sequential_instructions(self.module, self.graph).filter_map(stack).collect()
     }
 
     fn fix_as_asked(&mut self, id: InstructionId, shape: &Shape) {
@@ -349,10 +401,30 @@ impl<'a> Choice<'a> {
         });
     }
 
+    /// Lets tiles of the operands of a product of batches cover no batch.
+    fn fix_operands_of_batches(&mut self, id: InstructionId) {
+        let (Op::Dot(dot), Some(_)) = (&self.module.instructions[id].op, self.tiles_of(id)) else { return };
+        let numbers = &dot.dimensions;
+        let operands = &self.module.instructions[id].operands;
+        let sides =
+            [(&numbers.lhs_batch, &numbers.lhs_contracting), (&numbers.rhs_batch, &numbers.rhs_contracting)];
+        for (&operand, (batch, contracted)) in operands.iter().zip(sides) {
+            let Some(array) = self.module.shape(operand).as_array() else { continue };
+            let long =
+                (0..array.rank() as i64).filter(|&d| array.dimensions[d as usize] > 1 && !batch.contains(&d));
+            let (summed, free): (Vec<i64>, Vec<i64>) = long.partition(|d| contracted.contains(d));
+            if !summed.is_empty() && !free.is_empty() {
+                let shape = self.outside_tiles(array, &[free, summed]);
+                self.fix(operand, &shape);
+            }
+        }
+    }
+
     /// From results with fixed layouts to the operands that they are views of.
     fn walk_backward(&mut self) {
         for &computation in self.graph.sequential().iter().rev() {
             for &id in self.module.computations[computation].instructions.iter().rev() {
+                self.fix_operands_of_batches(id);
                 let operation = &self.module.instructions[id].op;
                 if !matches!(operation, Op::Transpose { .. } | Op::Reshape { .. }) {
                     continue;
@@ -366,7 +438,11 @@ impl<'a> Choice<'a> {
                     let array = self.module.shape(operand).as_array();
                     self.layouts.of_class[class] = result.zip(array).and_then(|(result, array)| {
                         let order = views::order_of_operand(operation, array, &result)?;
-                        self.no_larger(array, &order)
+                        let fits = self.tiles_of(operand).is_none_or(|tiles| {
+                            order.len() > 1
+                                && tiles.iter().all(|of| of.contains(&order[0]) || of.contains(&order[1]))
+                        });
+                        self.no_larger(array, &order).filter(|_| fits)
                     });
                 }
             }
@@ -394,12 +470,28 @@ impl<'a> Choice<'a> {
 
     /// The layout that follows from an operand's, so that nothing is moved or elements keep their order.
     fn like_operand(&self, id: InstructionId, array: &ArrayShape) -> Option<Layout> {
+        if let Some(tiles) = self.tiles_of(id) {
+            return self.outside_tiles(array, &tiles).as_array()?.layout.clone();
+        }
         let instruction = &self.module.instructions[id];
+        if let Op::Gather(numbers) = &instruction.op
+            && self.target.fusion.dot.windows_outside_tiles
+        {
+            let usual = ArrayShape { layout: Some(self.target.default_layout(array)), ..array.clone() };
+            let is_looked_up = |d| !numbers.offset_dims.contains(&d);
+            let most = views::MOST_PADDING_OF_ROWS;
+            return views::rows_in_lanes(&usual, &is_looked_up, most, self.target)?
+                .as_array()?
+                .layout
+                .clone();
+        }
         let mut operands = instruction.operands.iter().filter_map(|&operand| self.laid_out(operand));
         let mut is_wide = false;
         let order = match &instruction.op {
             Op::Transpose { .. } | Op::Reshape { .. } => {
-                views::order_of_result(&instruction.op, &operands.next()?, array)?
+                let operand = operands.next()?;
+                is_wide = self.is_wide(&operand);
+                views::order_of_result(&instruction.op, &operand, array)?
             }
             Op::Slice { .. }
             | Op::DynamicSlice { .. }
@@ -411,9 +503,23 @@ impl<'a> Choice<'a> {
                 operands.next().filter(|operand| operand.dimensions == array.dimensions)?.minor_to_major()
             }
             _ if cost::is_pointwise(self.module, id) => {
-                let operand = operands.find(|operand| operand.dimensions == array.dimensions)?;
-                is_wide = self.target.fusion.convolution.windows_outside_tiles && self.is_wide(&operand);
-                operand.minor_to_major()
+                // Repeated elements can be made in any order.
+                let is_repeated =
+                    |&&operand: &&InstructionId| is_repetition(&self.module.instructions[operand].op);
+                let (repeated, own): (Vec<_>, Vec<_>) = instruction.operands.iter().partition(is_repeated);
+                let alike = own.into_iter().chain(repeated).filter_map(|&operand| self.laid_out(operand));
+                let alike: Vec<ArrayShape> =
+                    alike.filter(|operand| operand.dimensions == array.dimensions).collect();
+                let wide = alike.iter().find(|operand| self.is_wide(operand));
+                is_wide = wide.is_some();
+                wide.or(alike.first())?.minor_to_major()
+            }
+            Op::Reduce { dimensions } => {
+                let operand = operands.next().filter(|operand| self.is_wide(operand))?;
+                is_wide = true;
+                let kept: Vec<i64> = (0..operand.rank() as i64).filter(|d| !dimensions.contains(d)).collect();
+                let number = |d: &i64| kept.iter().position(|kept| kept == d).map(|at| at as i64);
+                operand.minor_to_major().iter().filter_map(number).collect()
             }
             _ => return None,
         };
@@ -425,8 +531,10 @@ impl<'a> Choice<'a> {
 
     /// Whether an array is laid out with more padding than the machine's own layout has, since a kernel wants it so.
     fn is_wide(&self, array: &ArrayShape) -> bool {
+        let rules = &self.target.fusion;
         let usual = ArrayShape { layout: Some(self.target.default_layout(array)), ..array.clone() };
-        self.target.size_of(&Shape::Array(array.clone())) > self.target.size_of(&Shape::Array(usual))
+        [&rules.dot, &rules.convolution].iter().any(|rules| rules.windows_outside_tiles)
+            && self.target.size_of(&Shape::Array(array.clone())) > self.target.size_of(&Shape::Array(usual))
     }
 
     /// The layout of an order, if it takes no more bytes than the machine's own.

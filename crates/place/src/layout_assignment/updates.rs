@@ -9,6 +9,7 @@
 //! Dimensions along which pieces are written become outermost; if they are already, nothing changes. A parameter with
 //! another layout is copied at the beginning, a result at the end.
 
+use memplan_analysis::{Dataflow, ValueKind};
 use memplan_ir::{ArrayShape, Cursor, Dimensions, Insert, InstructionId, Layout, Module, Names, Op, Users};
 use memplan_rewriter::cost;
 use rustc_hash::FxHashMap;
@@ -19,6 +20,7 @@ use memplan_rewriter::views;
 /// part of a dimension. A product is looked for at most `max_steps` above its update.
 pub(super) fn order_of_updated(
     module: &Module,
+    flow: &Dataflow,
     update: InstructionId,
     max_steps: usize,
 ) -> Option<Dimensions> {
@@ -47,6 +49,9 @@ pub(super) fn order_of_updated(
     if inner.all(|(whole, piece)| whole == piece) {
         return None;
     }
+    if !is_written_at_many_places(module, flow, innermost, max_steps) {
+        return None;
+    }
     let mut order = order_by_rows(array(product)?, piece(innermost)?)?;
     let mut below = innermost;
     for id in outer.into_iter().rev() {
@@ -57,6 +62,34 @@ pub(super) fn order_of_updated(
         below = id;
     }
     Some(order)
+}
+
+/// Whether a loop changes the place of a piece along some dimension behind the outermost ones. Where a program writes a single
+/// row, as one step of decoding does, no layout of the whole array is worth a copy.
+fn is_written_at_many_places(
+    module: &Module,
+    flow: &Dataflow,
+    update: InstructionId,
+    max_steps: usize,
+) -> bool {
+    let operands = &module.instructions[update].operands;
+    let extents = |id| module.shape(id).as_array().map(|array| &array.dimensions[..]).unwrap_or_default();
+    let pairs = extents(operands[0]).iter().zip(extents(operands[1])).zip(&operands[2..]);
+    let partial = pairs.filter(|((whole, piece), _)| whole != piece).map(|(_, &at)| at);
+    let mut open: Vec<InstructionId> = partial.collect();
+    let mut n_followed = 0;
+    while let Some(&at) = open.get(n_followed).filter(|_| n_followed < max_steps) {
+        n_followed += 1;
+        match flow.value_of(at).map(|value| flow.values[value]) {
+            Some(value) if value.kind == ValueKind::LoopPhi => return true,
+            Some(value) => {
+                let made_by = flow.positions.instruction(value.definition);
+                open.extend(module.instructions[made_by].operands.iter().copied());
+            }
+            None => {}
+        }
+    }
+    false
 }
 
 /// The product, or the updated array, of which a piece is made element by element.

@@ -16,7 +16,7 @@
 use std::collections::BTreeSet;
 
 use memplan_ir::InstructionId;
-use memplan_memory::Bytes;
+use memplan_memory::{Bytes, FusionGoal};
 use memplan_rewriter::cost::{self, CostClass, Hero};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
@@ -49,6 +49,10 @@ impl Grouper<'_> {
             operands.sort_unstable();
             for stored in operands {
                 let Some(&writer) = self.grouping.rooted.get(&stored) else { continue };
+                let of_dot = matches!(self.grouping.kernels[writer].hero, Some((_, Hero::Dot)));
+                if self.goal() != FusionGoal::Memory && !of_dot {
+                    continue;
+                }
                 let Some(epilogue) = self.epilogue(stored, reader) else { continue };
                 let Some(kernel) = self.with_epilogue(writer, &epilogue) else { continue };
                 let bytes = |id| Bytes(self.bytes[id]);

@@ -5,6 +5,7 @@ use memplan_ir::{ArrayShape, Instruction, InstructionId, Module, Op, Opcode};
 use memplan_memory::ContractionRules;
 use memplan_rewriter::cost::{self, CostClass, Hero};
 use memplan_rewriter::rows::is_repetition;
+use rustc_hash::FxHashSet;
 
 use super::super::report::Verdict;
 use super::{Grouper, Kernel, KernelId, Usage, columns, strides};
@@ -77,12 +78,14 @@ impl Grouper<'_> {
             if updated_operands(instruction).contains(&id) {
                 return Err(Verdict::UpdatedInPlace(opcode));
             }
-            let has_prologue = match opcode {
-                Opcode::Gather => self.target.fusion.gather_prologue,
-                Opcode::Pad => self.target.fusion.pad_prologue,
-                _ => true,
+            let rules = &self.target.fusion;
+            let is_in_memory = match opcode {
+                Opcode::Gather => !rules.gather_prologue && instruction.operands[0] == id,
+                Opcode::Pad => !rules.pad_prologue && instruction.operands[0] == id,
+                Opcode::Concatenate => !rules.pad_prologue && self.arrays_read(id).next().is_some(),
+                _ => false,
             };
-            if instruction.operands[0] == id && !has_prologue {
+            if is_in_memory {
                 return Err(Verdict::Prologue(opcode));
             }
         }
@@ -203,9 +206,27 @@ impl Grouper<'_> {
         hero == Hero::Dot
             && self.target.fusion.dot.nested
             && matches!(kernel.hero, Some((outer, Hero::Dot | Hero::Reduction))
-                if usage.indexers.iter().all(|&indexer| indexer == outer))
+                if usage.indexers.iter().all(|&indexer| indexer == outer) && self.is_first_operand(id, outer, kernel))
             && self.is_loaded_in_order(id, kernel)
             && is_alone()
+    }
+
+    /// Whether a kernel computes only the first operand of a product from a value: it loads the second one again and again.
+    fn is_first_operand(&self, id: InstructionId, product: InstructionId, kernel: &Kernel) -> bool {
+        let mut open = vec![id];
+        let mut seen = FxHashSet::default();
+        while let Some(at) = open.pop() {
+            let users = self.users.of(at).iter().filter(|user| kernel.usages.contains_key(user));
+            for &user in users {
+                if user == product && self.module.instructions[user].operands.get(1) == Some(&at) {
+                    return false;
+                }
+                if user != product && seen.insert(user) {
+                    open.push(user);
+                }
+            }
+        }
+        true
     }
 
     /// Whether the loader of a kernel finds the elements of an operation in the order in which they are in memory: the

@@ -194,7 +194,7 @@ impl<'a> Grouper<'a> {
         for &id in body.instructions.iter().rev() {
             self.decide(id);
         }
-        if self.goal() == FusionGoal::Memory {
+        if self.goal() == FusionGoal::Memory || self.target.fusion.dot.nested {
             self.store_narrow();
         }
     }

@@ -23,6 +23,7 @@
 
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{ArrayShape, ComputationId, Dimensions, InstructionId, Op};
+use memplan_memory::FusionGoal;
 use memplan_rewriter::cost::{self, CostClass, Hero};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -334,8 +335,13 @@ impl Grouper<'_> {
                 || self.is_available_early(id)
                 || self.waits_for([other, kernel], id, self.options.siblings.max_wait_steps)
         };
+        // A compiler for speed stores what it makes of a product alone when the product is there.
+        let follows = self.goal() == FusionGoal::Kernels
+            && self.is_product(other)
+            && kernel.hero.is_none()
+            && kernel.operands.iter().all(|operand| other.roots.contains(operand));
         // The search for dependencies comes last: it may take long.
-        self.frees_what_it_writes(kernel, out_of_step, other, is_shared, is_last)
+        (follows || self.frees_what_it_writes(kernel, out_of_step, other, is_shared, is_last))
             && kernel.operands.iter().all(is_there)
     }
 
