@@ -108,17 +108,20 @@ impl<'m> Rewriter<'m> {
     pub fn new(module: &'m mut Module) -> Rewriter<'m> {
         let n = module.instructions.len();
         let mut rewriter = Rewriter {
-            replacements: SecondaryMap::with_capacity(n),
-            uses: SecondaryMap::with_capacity(n),
+            replacements: SecondaryMap::new(),
+            uses: SecondaryMap::new(),
             names: None,
             awaited: EntitySet::new(),
-            pinned: SecondaryMap::with_capacity(n),
+            pinned: SecondaryMap::new(),
             effects: SideEffects::default(),
             site: None,
             is_layout_sensitive: module.is_scheduled,
             changed: false,
             module,
         };
+        rewriter.replacements.resize(n);
+        rewriter.uses.resize(n);
+        rewriter.pinned.resize(n);
         // Callees before callers, since side effects propagate to callers.
         for i in 0..rewriter.module.computations.len() {
             rewriter.pin_instructions(ComputationId::new(i));
@@ -526,12 +529,12 @@ impl<'m> Rewriter<'m> {
     fn pin_instructions(&mut self, computation: ComputationId) {
         for &id in &self.module.computations[computation].instructions {
             let instruction = &self.module.instructions[id];
-            self.effects.note(computation, instruction);
+            let has_effect = self.effects.note(computation, instruction);
             self.is_layout_sensitive |= matches!(instruction.op, Op::Bitcast);
             // A started operation must end, even if nobody needs the result.
             let ends_what_stays = instruction.op.goes_on() && self.pinned[instruction.operands[0]];
             self.pinned[id] |= matches!(instruction.op, Op::Parameter { .. })
-                || self.effects.of(instruction)
+                || has_effect
                 || ends_what_stays
                 || !instruction.control_predecessors.is_empty();
             for &before in &instruction.control_predecessors {
@@ -570,10 +573,16 @@ impl<'m> Rewriter<'m> {
     }
 
     fn resolve_operands(&mut self, id: InstructionId) {
+        // Nothing was replaced yet.
+        if !self.changed {
+            return;
+        }
         for i in 0..self.module.instructions[id].operands.len() {
             let operand = self.module.instructions[id].operands[i];
-            let resolved = self.resolve(operand);
-            self.module.instructions[id].operands[i] = resolved;
+            if self.replacements[operand].is_some() {
+                let resolved = self.resolve(operand);
+                self.module.instructions[id].operands[i] = resolved;
+            }
         }
     }
 
