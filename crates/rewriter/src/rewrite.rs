@@ -208,16 +208,19 @@ impl<'m> Rewriter<'m> {
     }
 
     /// An instruction.
+    #[inline]
     pub fn get(&self, id: InstructionId) -> &Instruction {
         &self.module.instructions[id]
     }
 
     /// The operation of an instruction.
+    #[inline]
     pub fn op(&self, id: InstructionId) -> &Op {
         &self.module.instructions[id].op
     }
 
     /// The operands of an instruction.
+    #[inline]
     pub fn operands(&self, id: InstructionId) -> &[InstructionId] {
         &self.module.instructions[id].operands
     }
@@ -226,11 +229,13 @@ impl<'m> Rewriter<'m> {
     ///
     /// # Panics
     /// When there is no such operand.
+    #[inline]
     pub fn operand(&self, id: InstructionId, i: usize) -> InstructionId {
         self.module.instructions[id].operands[i]
     }
 
     /// The result shape of an instruction.
+    #[inline]
     pub fn shape(&self, id: InstructionId) -> &Shape {
         self.module.shape(id)
     }
@@ -257,6 +262,7 @@ impl<'m> Rewriter<'m> {
 
     /// How often an instruction is an operand of live ones; one more for roots of computations and for pinned
     /// instructions.
+    #[inline]
     pub fn uses(&self, id: InstructionId) -> u32 {
         self.uses[id]
     }
@@ -280,6 +286,7 @@ impl<'m> Rewriter<'m> {
     }
 
     /// Whether an instruction is pinned, so that nothing can replace it.
+    #[inline]
     pub fn is_pinned(&self, id: InstructionId) -> bool {
         self.pinned[id]
     }
