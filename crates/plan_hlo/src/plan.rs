@@ -82,5 +82,7 @@ pub fn assign_best(
             best = Some((number, Planned { schedule, facts, plan }));
         }
     }
-    Ok(best.expect("there is a schedule to plan for"))
+    let (number, mut planned) = best.expect("there is a schedule to plan for");
+    planned.plan.fingerprint = fingerprint(module);
+    Ok((number, planned))
 }
