@@ -7,6 +7,7 @@
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{ComputationId, InstructionId, Module, Op, PackedOption};
 use petgraph::graphmap::DiGraphMap;
+use rustc_hash::FxBuildHasher;
 
 /// How a computation is reached from the entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -134,7 +135,7 @@ impl CallGraph {
 
 /// All computations, callees before callers.
 fn callees_first(module: &Module) -> Result<Vec<ComputationId>, CallGraphError> {
-    let mut graph: DiGraphMap<ComputationId, ()> = DiGraphMap::new();
+    let mut graph: DiGraphMap<ComputationId, (), FxBuildHasher> = DiGraphMap::default();
     for (caller, computation) in module.computations.iter() {
         graph.add_node(caller);
         for &id in &computation.instructions {

@@ -2,7 +2,7 @@
 
 use cranelift_entity::{EntityRef, EntitySet, PrimaryMap, SecondaryMap, packed_option::PackedOption};
 
-use crate::{ComputationId, Instruction, InstructionId, Module};
+use crate::{ComputationId, Instruction, InstructionId, Module, Op};
 
 impl Module {
     /// Drops computations that the entry does not reach, and instructions that no computation lists. Instruction ids
@@ -101,17 +101,22 @@ fn renumber_instructions(module: &mut Module) {
     }
     let renumber =
         |id: InstructionId| new_id[id].expect("what an instruction refers to stands in its computation");
-    let old = std::mem::replace(&mut module.instructions, PrimaryMap::with_capacity(n));
-    let mut old: Vec<Option<Instruction>> =
-        old.into_iter().map(|(_, instruction)| Some(instruction)).collect();
+    let mut old = std::mem::replace(&mut module.instructions, PrimaryMap::with_capacity(n));
     for computation in module.computations.values_mut() {
         for id in &mut computation.instructions {
-            let mut instruction = old[id.index()].take().expect("an instruction stands in one place");
+            let mut instruction = old[*id].take();
             instruction.operands.iter_mut().for_each(|operand| *operand = renumber(*operand));
             instruction.control_predecessors.iter_mut().for_each(|before| *before = renumber(*before));
             *id = module.instructions.push(instruction);
         }
         computation.root = renumber(computation.root);
         computation.parameters.iter_mut().for_each(|parameter| *parameter = renumber(*parameter));
+    }
+}
+
+impl Instruction {
+    /// Leaves one without a name and without anything on the heap.
+    fn take(&mut self) -> Instruction {
+        std::mem::replace(self, Instruction::new("", self.shape, Op::Tuple, [], self.parent))
     }
 }

@@ -187,6 +187,7 @@ impl Module {
     }
 
     /// The result shape of an instruction.
+    #[inline]
     pub fn shape(&self, instruction: InstructionId) -> &Shape {
         self.shape_of(self.instructions[instruction].shape)
     }
@@ -197,6 +198,7 @@ impl Module {
     }
 
     /// The shape with an id.
+    #[inline]
     pub fn shape_of(&self, id: ShapeId) -> &Shape {
         self.shapes.get_index(id.index()).expect("shape ids come from this module's interner")
     }

@@ -1,6 +1,8 @@
 //! Unique names.
 
-use rustc_hash::FxHashSet;
+use std::hash::BuildHasher;
+
+use rustc_hash::{FxBuildHasher, FxHashSet};
 
 use crate::Module;
 
@@ -8,7 +10,8 @@ use crate::Module;
 /// are not used up on purpose.
 #[derive(Clone, Debug)]
 pub struct Names {
-    taken: FxHashSet<Box<str>>,
+    /// Hashes of the names: a name with the hash of another counts as taken, so names stay unique.
+    taken: FxHashSet<u64>,
     /// The number of the next fresh name.
     next: u64,
 }
@@ -26,8 +29,8 @@ impl Names {
         let computations = module.computations.values();
         let instructions = computations.clone().flat_map(|computation| &computation.instructions);
         let taken = computations
-            .map(|computation| computation.name.clone())
-            .chain(instructions.map(|&id| module.instructions[id].name.clone()))
+            .map(|computation| hash(&computation.name))
+            .chain(instructions.map(|&id| hash(&module.instructions[id].name)))
             .collect();
         Names { taken, ..Names::default() }
     }
@@ -38,9 +41,10 @@ impl Names {
         let instructions = module.instructions.values().map(|instruction| &instruction.name);
         let names = instructions.chain(module.computations.values().map(|computation| &computation.name));
         let numbers = names.filter_map(|name| {
-            let (_, number) = name.rsplit_once('.')?;
+            let n_digits = name.bytes().rev().take_while(u8::is_ascii_digit).count();
+            let (stem, number) = name.split_at(name.len() - n_digits);
             // Counting up never gets to a longer one.
-            if number.len() > 18 { None } else { number.parse::<u64>().ok() }
+            if !stem.ends_with('.') || n_digits > 18 { None } else { number.parse::<u64>().ok() }
         });
         Names { taken: FxHashSet::default(), next: numbers.max().map_or(0, |largest| largest + 1) }
     }
@@ -50,7 +54,7 @@ impl Names {
         loop {
             let name = format!("{stem}.{}", self.next).into_boxed_str();
             self.next += 1;
-            if self.taken.insert(name.clone()) {
+            if self.take(&name) {
                 return name;
             }
         }
@@ -60,7 +64,7 @@ impl Names {
     pub fn unique(&mut self, name: &str) -> Box<str> {
         let mut unique: Box<str> = name.into();
         let mut n = self.taken.len();
-        while !self.taken.insert(unique.clone()) {
+        while !self.take(&unique) {
             unique = format!("{name}.{n}").into();
             n += 1;
         }
@@ -69,13 +73,17 @@ impl Names {
 
     /// Takes a name, and says whether it was free.
     pub fn take(&mut self, name: &str) -> bool {
-        self.taken.insert(name.into())
+        self.taken.insert(hash(name))
     }
 
     /// Makes a name free again.
     pub fn give_back(&mut self, name: &str) {
-        self.taken.remove(name);
+        self.taken.remove(&hash(name));
     }
+}
+
+fn hash(name: &str) -> u64 {
+    FxBuildHasher.hash_one(name)
 }
 
 #[cfg(test)]

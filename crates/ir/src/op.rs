@@ -248,6 +248,7 @@ pub enum Op {
 
 impl Op {
     /// The operation's name.
+    #[inline]
     pub fn opcode(&self) -> Opcode {
         match self {
             Op::Unary(op) => op.opcode(),
@@ -418,6 +419,7 @@ const WITHOUT_ATTRIBUTES: [Op; 18] = [
 
 impl UnaryOp {
     /// The operation's name.
+    #[inline]
     pub fn opcode(self) -> Opcode {
         match self {
             UnaryOp::Abs => Opcode::Abs,
@@ -465,6 +467,7 @@ impl BinaryOp {
     }
 
     /// The operation's name.
+    #[inline]
     pub fn opcode(self) -> Opcode {
         match self {
             BinaryOp::Add => Opcode::Add,

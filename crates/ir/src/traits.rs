@@ -196,6 +196,7 @@ static TRAITS: [Traits; Opcode::VARIANTS.len()] = {
 
 impl Opcode {
     /// The properties of all instructions of this opcode.
+    #[inline]
     pub fn traits(self) -> &'static Traits {
         &TRAITS[self as usize]
     }
@@ -321,6 +322,7 @@ impl Opcode {
 
 impl Op {
     /// The properties of all instructions of this opcode.
+    #[inline]
     pub fn traits(&self) -> &'static Traits {
         self.opcode().traits()
     }

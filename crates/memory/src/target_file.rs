@@ -96,8 +96,17 @@ impl Target {
     /// The file of a built-in target: each number has its source in a comment beside it, so users can copy the file for
     /// their own target.
     pub fn built_in_file(name: &str) -> Option<&'static str> {
-        let is_named = |text: &&&str| toml::from_str::<Target>(text).is_ok_and(|target| target.name == name);
-        BUILT_IN.iter().find(is_named).copied()
+        Target::built_in_named(name).map(|(text, _)| text)
+    }
+
+    /// A built-in target and its file. Parses only files that have the name in a line.
+    fn built_in_named(name: &str) -> Option<(&'static str, Target)> {
+        let line = format!("name = \"{name}\"");
+        let parse = |&text: &&'static str| {
+            let target = toml::from_str::<Target>(text).expect("built-in target files are valid");
+            (target.name == name).then_some((text, target))
+        };
+        BUILT_IN.iter().filter(|text| text.contains(&line)).find_map(parse)
     }
 
     /// The built-in target with a name, or the one in a file whose name ends in `.toml`.
@@ -108,10 +117,10 @@ impl Target {
         if name.ends_with(".toml") {
             return Target::read(Path::new(name));
         }
-        let mut all = Target::built_in();
-        match all.iter().position(|target| target.name == name) {
-            Some(i) => Ok(all.swap_remove(i)),
+        match Target::built_in_named(name) {
+            Some((_, target)) => Ok(target),
             None => {
+                let all = Target::built_in();
                 let known: Vec<&str> = all.iter().map(|target| target.name.as_str()).collect();
                 let meant = did_you_mean(name, known.iter().copied());
                 Err(TargetError::Unknown { name: name.to_string(), meant, known: known.join(", ") })

@@ -29,6 +29,7 @@ mod report;
 mod results;
 mod updates;
 
+use cranelift_entity::SecondaryMap;
 use memplan_analysis::{
     CallGraph, Dataflow, InPlace, ValueId, ValueKind, dataflow, given_parameters, in_place_values,
 };
@@ -37,6 +38,7 @@ use memplan_memory::Target;
 use memplan_rewriter::{Context, Outcome, Pass, PassError, Report, call_graph};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Deserialize;
+use smallvec::{SmallVec, smallvec};
 
 pub(crate) use self::order::sort_topologically;
 pub use self::report::{Because, Conflict, CopyReport, InsertedCopy, MustShare};
@@ -150,27 +152,28 @@ pub(crate) fn decides_results(module: &Module, graph: &CallGraph, computation: C
 
 /// Counts the instructions and roots that read each value. Passing it to a called computation is a read: the plan keeps
 /// it there as long as the call runs, even if nothing uses it.
-fn count_readers(module: &Module, graph: &CallGraph, flow: &Dataflow) -> FxHashMap<ValueId, u32> {
-    let mut counts = FxHashMap::default();
+fn count_readers(module: &Module, graph: &CallGraph, flow: &Dataflow) -> SecondaryMap<ValueId, u32> {
+    let mut counts = SecondaryMap::new();
+    counts.resize(flow.values.len());
     for &computation in graph.sequential() {
         for (_, instruction) in module.instructions_of(computation) {
             for value in values_read(flow, instruction) {
-                *counts.entry(value).or_default() += 1;
+                counts[value] += 1;
             }
         }
         for position in flow.positions.of(module.computations[computation].root) {
-            *counts.entry(flow.value_at(position).expect("sequential")).or_default() += 1;
+            counts[flow.value_at(position).expect("sequential")] += 1;
         }
     }
     counts
 }
 
 /// The values that an instruction reads, each once. Passing a value on is not a read.
-fn values_read(flow: &Dataflow, instruction: &Instruction) -> Vec<ValueId> {
+fn values_read(flow: &Dataflow, instruction: &Instruction) -> SmallVec<[ValueId; 4]> {
+    let mut values = SmallVec::new();
     if instruction.op.only_passes_on() {
-        return Vec::new();
+        return values;
     }
-    let mut values: Vec<ValueId> = Vec::new();
     for &operand in &instruction.operands {
         // Copies made by this pass have no positions; they are registered as readers when they are made.
         values.extend(flow.positions.of(operand).filter_map(|position| flow.value_at(position)));
@@ -190,7 +193,7 @@ type Class = usize;
 struct NodeData {
     id: InstructionId,
     /// The nodes that must run after it.
-    successors: Vec<Node>,
+    successors: SmallVec<[Node; 2]>,
     /// No node that must run after it has a lower place. Several may have the same.
     place: usize,
     /// The search that saw it last.
@@ -207,7 +210,7 @@ struct ClassData {
     /// Whether it may not be overwritten: constants, parameters that the caller keeps.
     is_read_only: bool,
     /// Nodes that read or write the last value, and so run after all nodes that touch earlier ones.
-    touched_by: Vec<Node>,
+    touched_by: SmallVec<[Node; 2]>,
     /// Whether one of its values is returned, and so needed to the end.
     returned: u32,
     /// Values that come from outside the computation.
@@ -255,7 +258,7 @@ struct Facts<'a> {
     graph: &'a CallGraph,
     flow: &'a Dataflow,
     in_place: &'a InPlace,
-    readers: &'a FxHashMap<ValueId, u32>,
+    readers: &'a SecondaryMap<ValueId, u32>,
     /// Parts of parameters that may be overwritten.
     given: &'a FxHashSet<ValueId>,
 }
@@ -310,7 +313,7 @@ impl<'a> Separate<'a> {
 
     fn add_node(&mut self, id: InstructionId, place: usize) -> Node {
         let node = self.nodes.len();
-        self.nodes.push(NodeData { id, successors: Vec::new(), place, visited: 0, reads_copies: false });
+        self.nodes.push(NodeData { id, successors: SmallVec::new(), place, visited: 0, reads_copies: false });
         self.node_of.insert(id, node);
         node
     }
@@ -343,7 +346,7 @@ impl<'a> Separate<'a> {
                     first_writer: (!is_parameter).then_some(node),
                     is_read_only: is_constant
                         || (kind == ValueKind::Parameter && !self.facts.given.contains(&value)),
-                    touched_by: if is_parameter { Vec::new() } else { vec![node] },
+                    touched_by: (!is_parameter).then_some(node).into_iter().collect(),
                     returned: 0,
                     outside: if comes_from_caller { vec![value] } else { Vec::new() },
                 });
@@ -429,7 +432,7 @@ impl<'a> Separate<'a> {
         self.classes.push(ClassData {
             first_writer: Some(node),
             is_read_only: false,
-            touched_by: vec![node],
+            touched_by: smallvec![node],
             returned: 0,
             outside: Vec::new(),
         });

@@ -68,11 +68,12 @@ pub fn assign(
     options: &AssignOptions,
 ) -> Result<MemoryPlan, PlanError> {
     check_values(module, &facts.flow, &facts.buffers, target)?;
-    Ok(assign_below(module, facts, target, options, None)?.expect("there is no limit"))
+    let plan = assign_below(module, facts, target, options, None)?.expect("there is no limit");
+    Ok(MemoryPlan { fingerprint: fingerprint(module), ..plan })
 }
 
-/// Assigns like [`assign`] what [`check_values`] has accepted; `None` where the total would be a limit or more, which is
-/// often clear before anything is packed.
+/// Assigns like [`assign`] what [`check_values`] has accepted, without a fingerprint; `None` where the total would be a limit
+/// or more, which is often clear before anything is packed.
 pub(crate) fn assign_below(
     module: &Module,
     facts: &Facts,
@@ -85,10 +86,7 @@ pub(crate) fn assign_below(
         .with_reductions_beside(options.reductions_beside);
     let placement = place_below(&program, target, &options.place, limit)
         .map_err(|error| PlanError::of_place(&program, error))?;
-    Ok(placement.map(|placement| MemoryPlan {
-        fingerprint: fingerprint(module),
-        ..memory_plan(module, facts, target, &program, placement)
-    }))
+    Ok(placement.map(|placement| memory_plan(module, facts, target, &program, placement)))
 }
 
 /// Asks that every value has a size, one memory, and a place that no other result of its instruction must have. Linear in

@@ -2,7 +2,7 @@
 
 use memplan_analysis::{Costs, Facts, KernelCosts, RunEstimate};
 use memplan_ir::{ComputationId, Module};
-use memplan_memory::{CostEntry, MemoryPlan, PlanFile, Slice, Target};
+use memplan_memory::{CostEntry, MemoryPlan, MemorySpaceId, PlanFile, Slice, Target};
 use rustc_hash::FxHashSet;
 
 /// The cost of one run of a program, and of each of its instructions.
@@ -17,7 +17,8 @@ impl ProgramCost {
     /// Follows a run of a scheduled module whose values are where a plan has them, in time linear in the module.
     pub fn new(module: &Module, facts: &Facts, plan: &MemoryPlan, target: &Target) -> ProgramCost {
         let space = |slice: &Slice| plan.allocations[slice.allocation].space;
-        let places = plan.slices.iter().map(|(position, slice)| (position.clone(), space(slice)));
+        let elsewhere = plan.slices.iter().filter(|(_, slice)| space(slice) != MemorySpaceId::MAIN);
+        let places = elsewhere.map(|(position, slice)| (position.clone(), space(slice)));
         let costs = Costs::new(module, &facts.graph, &facts.in_place, target).placed(places);
         ProgramCost { run: RunEstimate::new(module, &facts.graph, &costs, target), costs }
     }

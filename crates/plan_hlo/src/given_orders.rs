@@ -40,24 +40,35 @@ pub const BREADTH_FIRST_AS_XLA: Method = Method::Given(2);
 /// XLA's list order, among the orders that come with a region.
 pub const LIST_AS_XLA: Method = Method::Given(3);
 
-/// All orders that are read off instructions, by their numbers, for each computation; callees come first.
+/// The orders among some methods that are read off instructions, by their numbers, for each computation; callees come
+/// first. Others are empty.
 pub(crate) fn given_orders(
     module: &Module,
     target: &Target,
     computations: &[ComputationId],
+    methods: &[Method],
 ) -> Vec<[Vec<InstructionId>; 4]> {
+    let is_asked = |method| methods.contains(&method);
+    if !methods.iter().any(|method| matches!(method, Method::Given(_))) {
+        return Vec::new();
+    }
     let mut peaks: FxHashMap<ComputationId, u64> = FxHashMap::default();
     let orders = computations.iter().map(|&computation| {
         let listed = Listed::new(module, target, computation);
-        let buffers = Buffers::new(&listed, |id| {
-            let called = module.instructions[id].called.iter();
-            called.filter_map(|called| peaks.get(called)).copied().max().unwrap_or(0)
-        });
         let post_order = listed.post_order();
-        let list = listed.list(&buffers, &post_order);
-        peaks.insert(computation, buffers.peak(&list));
-        [listed.depth_first(&post_order), post_order, listed.breadth_first(), list]
-            .map(|order| order.into_iter().map(|at| listed.ids[at as usize]).collect())
+        let depth_first = is_asked(DEPTH_FIRST_AS_XLA).then(|| listed.depth_first(&post_order));
+        let breadth_first = is_asked(BREADTH_FIRST_AS_XLA).then(|| listed.breadth_first());
+        let list = is_asked(LIST_AS_XLA).then(|| {
+            let buffers = Buffers::new(&listed, |id| {
+                let called = module.instructions[id].called.iter();
+                called.filter_map(|called| peaks.get(called)).copied().max().unwrap_or(0)
+            });
+            let list = listed.list(&buffers, &post_order);
+            peaks.insert(computation, buffers.peak(&list));
+            list
+        });
+        [depth_first, is_asked(POST_ORDER_AS_XLA).then_some(post_order), breadth_first, list]
+            .map(|order| order.unwrap_or_default().into_iter().map(|at| listed.ids[at as usize]).collect())
     });
     orders.collect()
 }

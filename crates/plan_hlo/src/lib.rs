@@ -52,9 +52,9 @@ pub use memplan_plan::{
     schedule_region, schedule_regions,
 };
 pub use pins::{Pin, PinError, Pinned};
-pub use plan::{PlanOptions, Planned, assign_best, plan, schedules};
+pub use plan::{PlanOptions, Planned, assign_best, plan};
 pub use program::HloProgram;
 pub use regions::Results;
 pub use report::{KeptBy, PeakBuffer, PeakReport, kept_by, peak_report, peak_report_in, report_at};
-pub use schedule::{ScheduleError, ScheduleReport, schedule, schedule_with};
+pub use schedule::{ScheduleError, ScheduleReport, schedule, schedule_with, schedules};
 pub use spaces::SpaceError;

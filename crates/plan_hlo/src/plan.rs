@@ -5,9 +5,8 @@ use memplan_ir::{Module, Schedule, fingerprint};
 use memplan_memory::{MemoryPlan, Target};
 
 use crate::assign::{assign_below, check_values};
-use crate::regions::Results;
-use crate::schedule::schedule_with;
-use crate::{AssignOptions, PlanError, ScheduleOptions, ScheduleReport};
+use crate::schedule::schedules;
+use crate::{AssignOptions, PlanError, ScheduleOptions};
 
 /// How to plan.
 #[derive(Clone, Debug, Default)]
@@ -58,23 +57,6 @@ pub fn plan(module: &Module, target: &Target, options: &PlanOptions) -> Result<P
     Ok(assign_best(module, aliasing, target, schedules, &options.assign)?.1)
 }
 
-/// Schedules worth packing, and how each was found: the one with the lowest peak, and the one with the lowest peak if
-/// results were free, which they are as far as their allocations are scratch before they are written. Equal ones appear
-/// once.
-///
-/// # Errors
-/// See [`ScheduleError`](crate::ScheduleError).
-pub fn schedules(
-    module: &Module,
-    aliasing: &Aliasing,
-    target: &Target,
-    options: &ScheduleOptions,
-) -> Result<Vec<(Schedule, ScheduleReport)>, PlanError> {
-    let lowest = schedule_with(module, aliasing, target, options, Results::Count)?;
-    let other = schedule_with(module, aliasing, target, options, Results::AreFree)?;
-    Ok(if other.0 == lowest.0 { vec![lowest] } else { vec![lowest, other] })
-}
-
 /// Assigns under each schedule and keeps the plan with the lowest total; the first of equals. Returns the number of its
 /// schedule, too.
 ///
@@ -100,5 +82,7 @@ pub fn assign_best(
             best = Some((number, Planned { schedule, facts, plan }));
         }
     }
-    Ok(best.expect("there is a schedule to plan for"))
+    let (number, mut planned) = best.expect("there is a schedule to plan for");
+    planned.plan.fingerprint = fingerprint(module);
+    Ok((number, planned))
 }

@@ -6,10 +6,11 @@
 
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::{Aliasing, CallGraphError};
-use memplan_ir::{ComputationId, Module, Schedule};
+use memplan_ir::{ComputationId, InstructionId, Module, Schedule};
 use memplan_memory::{Bytes, Target};
 use memplan_plan::{Method, RegionError, RegionReport, ScheduleOptions};
 
+use crate::PlanError;
 use crate::given_orders::given_orders;
 use crate::regions::{Results, regions};
 
@@ -74,13 +75,44 @@ pub fn schedule_with(
     options: &ScheduleOptions,
     results: Results,
 ) -> Result<(Schedule, ScheduleReport), ScheduleError> {
+    let given = given_orders(module, target, aliasing.graph.sequential(), &options.methods);
+    schedule_given(module, aliasing, target, options, results, &given)
+}
+
+/// Schedules worth packing, and how each was found: the one with the lowest peak, and the one with the lowest peak if
+/// results were free, which they are as far as their allocations are scratch before they are written. Equal ones appear
+/// once.
+///
+/// # Errors
+/// See [`ScheduleError`].
+pub fn schedules(
+    module: &Module,
+    aliasing: &Aliasing,
+    target: &Target,
+    options: &ScheduleOptions,
+) -> Result<Vec<(Schedule, ScheduleReport)>, PlanError> {
+    let given = given_orders(module, target, aliasing.graph.sequential(), &options.methods);
+    let schedule = |results| schedule_given(module, aliasing, target, options, results, &given);
+    let lowest = schedule(Results::Count)?;
+    // One order that nobody improves does not depend on what counts.
+    if options.budget == 0 && matches!(options.methods[..], [Method::Given(_)]) {
+        return Ok(vec![lowest]);
+    }
+    let other = schedule(Results::AreFree)?;
+    Ok(if other.0 == lowest.0 { vec![lowest] } else { vec![lowest, other] })
+}
+
+fn schedule_given(
+    module: &Module,
+    aliasing: &Aliasing,
+    target: &Target,
+    options: &ScheduleOptions,
+    results: Results,
+    given: &[[Vec<InstructionId>; 4]],
+) -> Result<(Schedule, ScheduleReport), ScheduleError> {
     let (mut regions, nodes) = regions(module, aliasing, target, results);
-    if options.methods.iter().any(|method| matches!(method, Method::Given(_))) {
-        let computations: Vec<ComputationId> = nodes.values().map(|nodes| nodes.computation).collect();
-        let orders = given_orders(module, target, &computations);
-        for ((region, nodes), orders) in regions.values_mut().zip(nodes.values()).zip(orders) {
-            region.given = orders.iter().map(|order| nodes.among(order)).collect();
-        }
+    for ((region, nodes), orders) in regions.values_mut().zip(nodes.values()).zip(given) {
+        region.given = nodes.among(orders);
     }
     let found = memplan_plan::schedule_regions(regions, options).map_err(|error| match error {
         RegionError::Cycle { region, node } => ScheduleError::Cycle {

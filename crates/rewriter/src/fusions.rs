@@ -69,6 +69,7 @@ pub fn fused_computation(
     module.computations[fused].execution_thread = module.computations[parent].execution_thread.clone();
     let mut at = Cursor::end(module, names, fused);
     let mut inner: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
+    inner.reserve(2 * members.all.len());
     let mut operands = Operands::new();
     let is_member: FxHashSet<InstructionId> = members.all.iter().copied().collect();
     // Parameters first, in the order in which the members read them.

@@ -192,7 +192,10 @@ impl Pipeline {
     }
 
     /// Runs the passes by a function that says whether one changed anything.
-    fn run_with(&self, mut run: impl FnMut(&dyn Pass) -> Result<bool, PassError>) -> Result<bool, PassError> {
+    fn run_with<'a>(
+        &'a self,
+        mut run: impl FnMut(&'a dyn Pass) -> Result<bool, PassError>,
+    ) -> Result<bool, PassError> {
         let mut changed_any = false;
         // A pass that met this very module before left it as it is.
         let mut n_settled = 0;
@@ -301,17 +304,19 @@ pub struct PassRun {
     pub report: Option<Report>,
 }
 
-/// Runs passes in order; the passes of a pipeline run one by one.
+/// Runs passes in order; the passes of a pipeline run one by one. A pass does not run again on a module that an equal one
+/// left as it is.
 ///
 /// # Errors
 /// The first error of a pass, or of the verifier after it.
-pub fn run(
+pub fn run<'a>(
     module: &mut Module,
-    passes: &[&dyn Pass],
-    context: &Context<'_>,
+    passes: &[&'a dyn Pass],
+    context: &'a Context<'a>,
     options: RunOptions,
 ) -> Result<Vec<PassRun>, PassError> {
-    let mut runner = Runner { context, options, runs: Vec::with_capacity(passes.len()) };
+    let runs = Vec::with_capacity(passes.len());
+    let mut runner = Runner { context, options, runs, settled: Vec::new() };
     for &pass in passes {
         runner.run(module, pass)?;
     }
@@ -322,18 +327,27 @@ struct Runner<'a> {
     context: &'a Context<'a>,
     options: RunOptions,
     runs: Vec<PassRun>,
+    /// The passes that left this very module as it is.
+    settled: Vec<&'a dyn Pass>,
 }
 
-impl Runner<'_> {
-    fn run(&mut self, module: &mut Module, pass: &dyn Pass) -> Result<bool, PassError> {
+impl<'a> Runner<'a> {
+    fn run(&mut self, module: &mut Module, pass: &'a dyn Pass) -> Result<bool, PassError> {
         if let Some(pipeline) = pass.as_pipeline() {
             return pipeline.run_with(|pass| self.run(module, pass));
         }
         if self.options.stop_after.is_some_and(|n| self.runs.len() >= n) {
             return Ok(false);
         }
+        if self.settled.contains(&pass) {
+            return Ok(false);
+        }
         let start = Instant::now();
         let Outcome { changed, report } = pass.run(module, self.context)?;
+        match changed {
+            true => self.settled.clear(),
+            false => self.settled.push(pass),
+        }
         self.runs.push(PassRun { name: pass.name(), changed, time: start.elapsed(), report });
         if self.options.verify {
             verify(module).map_err(|source| PassError::Broke { pass: pass.name(), source })?;

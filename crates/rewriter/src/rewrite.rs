@@ -108,17 +108,20 @@ impl<'m> Rewriter<'m> {
     pub fn new(module: &'m mut Module) -> Rewriter<'m> {
         let n = module.instructions.len();
         let mut rewriter = Rewriter {
-            replacements: SecondaryMap::with_capacity(n),
-            uses: SecondaryMap::with_capacity(n),
+            replacements: SecondaryMap::new(),
+            uses: SecondaryMap::new(),
             names: None,
             awaited: EntitySet::new(),
-            pinned: SecondaryMap::with_capacity(n),
+            pinned: SecondaryMap::new(),
             effects: SideEffects::default(),
             site: None,
             is_layout_sensitive: module.is_scheduled,
             changed: false,
             module,
         };
+        rewriter.replacements.resize(n);
+        rewriter.uses.resize(n);
+        rewriter.pinned.resize(n);
         // Callees before callers, since side effects propagate to callers.
         for i in 0..rewriter.module.computations.len() {
             rewriter.pin_instructions(ComputationId::new(i));
@@ -205,16 +208,19 @@ impl<'m> Rewriter<'m> {
     }
 
     /// An instruction.
+    #[inline]
     pub fn get(&self, id: InstructionId) -> &Instruction {
         &self.module.instructions[id]
     }
 
     /// The operation of an instruction.
+    #[inline]
     pub fn op(&self, id: InstructionId) -> &Op {
         &self.module.instructions[id].op
     }
 
     /// The operands of an instruction.
+    #[inline]
     pub fn operands(&self, id: InstructionId) -> &[InstructionId] {
         &self.module.instructions[id].operands
     }
@@ -223,11 +229,13 @@ impl<'m> Rewriter<'m> {
     ///
     /// # Panics
     /// When there is no such operand.
+    #[inline]
     pub fn operand(&self, id: InstructionId, i: usize) -> InstructionId {
         self.module.instructions[id].operands[i]
     }
 
     /// The result shape of an instruction.
+    #[inline]
     pub fn shape(&self, id: InstructionId) -> &Shape {
         self.module.shape(id)
     }
@@ -254,6 +262,7 @@ impl<'m> Rewriter<'m> {
 
     /// How often an instruction is an operand of live ones; one more for roots of computations and for pinned
     /// instructions.
+    #[inline]
     pub fn uses(&self, id: InstructionId) -> u32 {
         self.uses[id]
     }
@@ -277,6 +286,7 @@ impl<'m> Rewriter<'m> {
     }
 
     /// Whether an instruction is pinned, so that nothing can replace it.
+    #[inline]
     pub fn is_pinned(&self, id: InstructionId) -> bool {
         self.pinned[id]
     }
@@ -526,12 +536,12 @@ impl<'m> Rewriter<'m> {
     fn pin_instructions(&mut self, computation: ComputationId) {
         for &id in &self.module.computations[computation].instructions {
             let instruction = &self.module.instructions[id];
-            self.effects.note(computation, instruction);
+            let has_effect = self.effects.note(computation, instruction);
             self.is_layout_sensitive |= matches!(instruction.op, Op::Bitcast);
             // A started operation must end, even if nobody needs the result.
             let ends_what_stays = instruction.op.goes_on() && self.pinned[instruction.operands[0]];
             self.pinned[id] |= matches!(instruction.op, Op::Parameter { .. })
-                || self.effects.of(instruction)
+                || has_effect
                 || ends_what_stays
                 || !instruction.control_predecessors.is_empty();
             for &before in &instruction.control_predecessors {
@@ -570,10 +580,16 @@ impl<'m> Rewriter<'m> {
     }
 
     fn resolve_operands(&mut self, id: InstructionId) {
+        // Nothing was replaced yet.
+        if !self.changed {
+            return;
+        }
         for i in 0..self.module.instructions[id].operands.len() {
             let operand = self.module.instructions[id].operands[i];
-            let resolved = self.resolve(operand);
-            self.module.instructions[id].operands[i] = resolved;
+            if self.replacements[operand].is_some() {
+                let resolved = self.resolve(operand);
+                self.module.instructions[id].operands[i] = resolved;
+            }
         }
     }
 

@@ -10,11 +10,14 @@ pub struct SideEffects {
 }
 
 impl SideEffects {
-    /// Records an instruction of a computation, after those of the computations that it calls.
-    pub fn note(&mut self, computation: ComputationId, instruction: &Instruction) {
-        if self.of(instruction) {
+    /// Records an instruction of a computation, after those of the computations that it calls. Returns whether it has a
+    /// side effect.
+    pub fn note(&mut self, computation: ComputationId, instruction: &Instruction) -> bool {
+        let has_effect = self.of(instruction);
+        if has_effect {
             self.computations.insert(computation);
         }
+        has_effect
     }
 
     /// Whether an instruction has a side effect, itself or through the computations that it calls.

@@ -53,7 +53,7 @@ impl Pass for ConditionalSimplifier {
             let unused = unused_elements(&rewriter, |op| matches!(op, Op::Conditional));
             rewriter.sweep(|r, id| match r.op(id) {
                 Op::Conditional => known_branch(r, id)
-                    .or_else(|| with_fewer_results(r, id, &unused[id]))
+                    .or_else(|| with_fewer_results(r, id, unused.of(id)))
                     .or_else(|| with_smaller_operands(r, id)),
                 Op::GetTupleElement { index } => {
                     let index = *index;

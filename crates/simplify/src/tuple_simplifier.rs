@@ -31,7 +31,7 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
         Op::Tuple => whole_again(r, id),
         // It copies no more than where the elements are.
         Op::Copy if r.shape(id).is_tuple() => Some(r.operand(id, 0)),
-        Op::OptimizationBarrier => without_unused_elements(r, id, &unused[id]),
+        Op::OptimizationBarrier => without_unused_elements(r, id, unused.of(id)),
         _ => None,
     });
     Ok(rewriter.finish())

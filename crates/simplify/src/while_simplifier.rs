@@ -83,7 +83,7 @@ impl Pass for WhileSimplifier {
             let unused = unused_elements(&rewriter, |op| matches!(op, Op::While));
             rewriter.sweep(|r, id| match r.op(id) {
                 Op::While if !r.is_pinned(id) => {
-                    few_trips(r, id).or_else(|| with_less_state(r, id, &unused[id], self))
+                    few_trips(r, id).or_else(|| with_less_state(r, id, unused.of(id), self))
                 }
                 Op::GetTupleElement { index } => {
                     element_of_tuple(r, id, *index).or_else(|| passed_on(r, id, *index))

@@ -13,13 +13,14 @@
 //! decomposer decomposes. Not modeled: merging if the operand is transposed for one of the products. *Changed* means
 //! that products were merged.
 
+use cranelift_entity::SecondaryMap;
 use indexmap::IndexMap;
 use memplan_ir::{
     ComputationId, Cursor, Dot, DotOperand, Insert, InstructionId, Module, Names, Op, SliceDimension,
 };
 use memplan_memory::Bytes;
 use memplan_rewriter::{Context, Outcome, Pass, PassError, call_graph};
-use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
+use rustc_hash::{FxBuildHasher, FxHashMap};
 use serde::Deserialize;
 
 /// The pass.
@@ -95,7 +96,10 @@ struct Merger<'a> {
     groups: Vec<Group>,
     /// The group of each merged product.
     group_of: FxHashMap<InstructionId, usize>,
-    /// Instructions that searches for dependencies may still visit: a limit against hostile programs.
+    /// The last search for dependencies that saw each instruction, and the number of searches.
+    seen: SecondaryMap<InstructionId, u32>,
+    n_searches: u32,
+    /// Instructions that searches may still visit: a limit against hostile programs.
     visits: usize,
 }
 
@@ -104,7 +108,8 @@ const MOST_VISITS: usize = 20_000_000;
 impl<'a> Merger<'a> {
     fn new(module: &'a Module, rules: DotMergerRules) -> Merger<'a> {
         let (groups, group_of) = (Vec::new(), FxHashMap::default());
-        Merger { module, rules, groups, group_of, visits: MOST_VISITS }
+        let seen = SecondaryMap::new();
+        Merger { module, rules, groups, group_of, seen, n_searches: 0, visits: MOST_VISITS }
     }
 
     fn merge(mut self, computation: ComputationId) -> Vec<Group> {
@@ -194,7 +199,8 @@ impl<'a> Merger<'a> {
 
     /// Whether one of the first needs one of the others; yes where the search takes too long.
     fn depends(&mut self, of: &[InstructionId], on: &[InstructionId]) -> bool {
-        let mut seen: FxHashSet<InstructionId> = of.iter().copied().collect();
+        self.n_searches += 1;
+        of.iter().for_each(|&id| self.seen[id] = self.n_searches);
         let mut stack: Vec<InstructionId> = of.to_vec();
         while let Some(id) = stack.pop() {
             let Some(left) = self.visits.checked_sub(1) else { return true };
@@ -206,7 +212,7 @@ impl<'a> Merger<'a> {
                 if on.contains(&before) {
                     return true;
                 }
-                if seen.insert(before) {
+                if std::mem::replace(&mut self.seen[before], self.n_searches) != self.n_searches {
                     stack.push(before);
                 }
             }

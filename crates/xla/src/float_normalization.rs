@@ -19,8 +19,8 @@
 //! operations that call computations with other than elementwise operations. *Changed* means that a value was widened.
 
 use memplan_ir::{
-    BinaryOp, ComputationId, Cursor, ElementType, Insert, InstructionId, Module, Names, Op, Opcode, Shape,
-    ShapeId, UnaryOp,
+    ArrayShape, BinaryOp, ComputationId, Cursor, ElementType, Insert, InstructionId, Module, Names, Op,
+    Opcode, Shape, ShapeId, UnaryOp,
 };
 use memplan_memory::by_name;
 use memplan_rewriter::{Context, Outcome, Pass, PassError, call_graph};
@@ -58,6 +58,9 @@ impl Pass for FloatNormalization {
 }
 
 fn run(module: &mut Module, pass: &FloatNormalization) -> Result<bool, PassError> {
+    if module.shapes.iter().all(|shape| wide_shape(shape).is_none()) {
+        return Ok(false);
+    }
     let computations = call_graph(module, FLOAT_NORMALIZATION.name())?.sequential().to_vec();
     let names = Names::new(module);
     let mut widen = Widen {
@@ -305,9 +308,8 @@ fn rounds(op: &Op) -> bool {
 fn wide_shape(shape: &Shape) -> Option<Shape> {
     match shape {
         Shape::Array(array) => {
-            let mut wide = array.clone();
-            wide.element_type = wide_type(array.element_type)?;
-            Some(Shape::Array(wide))
+            let element_type = wide_type(array.element_type)?;
+            Some(Shape::Array(ArrayShape { element_type, ..array.clone() }))
         }
         Shape::Tuple(elements) => {
             let wide: Vec<Option<Shape>> = elements.iter().map(wide_shape).collect();

@@ -5,6 +5,7 @@ use std::collections::BinaryHeap;
 
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{ArrayLiteral, ArrayShape, ComputationId, InstructionId, Module, Op, ShapeIndex, Users};
+use smallvec::SmallVec;
 
 use super::lie::{same_order, storage_bits, tiles};
 use super::{InPlace, is_in_step};
@@ -20,7 +21,7 @@ pub(super) struct Updated {
 #[derive(Clone, Debug, Default)]
 pub(super) struct PointwiseUse {
     /// The leaves of the root whose element at a place is computed from its element there.
-    pub(super) points: Vec<ShapeIndex>,
+    pub(super) points: SmallVec<[ShapeIndex; 1]>,
     /// The leaves of the root that are computed from a reduction of it.
     pub(super) reduced: Vec<ShapeIndex>,
     /// The leaves of the root that a scatter makes beside the array that it updates.
@@ -38,8 +39,12 @@ pub(crate) fn root_leaves(module: &Module, fused: ComputationId) -> Vec<Leaf> {
             open.extend(elements.map(|(i, &element)| (output.join(&[i as u32].into()), element)));
             continue;
         }
-        let parts = module.shape(id).leaves().into_iter();
-        leaves.extend(parts.map(|(at, _)| (output.join(&at), id, at)));
+        let shape = module.shape(id);
+        if !shape.is_tuple() {
+            leaves.push((output, id, ShapeIndex::root()));
+            continue;
+        }
+        leaves.extend(shape.leaves().into_iter().map(|(at, _)| (output.join(&at), id, at)));
     }
     leaves
 }
@@ -130,9 +135,11 @@ pub(super) fn pointwise_uses(
     let leaves = root_leaves(module, fused);
     let parameters = module.computations[fused].parameters.iter();
     let uses = parameters.map(|&parameter| {
-        let mut walk = Walk { module, facts, parameter, reaches: &mut readers.reaches, reached: Vec::new() };
-        let found = pointwise_use(&mut walk, fused, &readers.users, &readers.place, &leaves);
-        walk.reached.iter().for_each(|&id| walk.reaches[id] = None);
+        let Readers { users, place, reaches, reached, next } = readers;
+        let mut walk = Walk { module, facts, parameter, reaches, reached };
+        let found = pointwise_use(&mut walk, fused, users, place, next, &leaves);
+        next.clear();
+        reached.drain(..).for_each(|id| reaches[id] = None);
         found
     });
     uses.collect()
@@ -145,6 +152,10 @@ pub(super) struct Readers {
     place: SecondaryMap<InstructionId, u32>,
     /// Of the walk from one parameter; of none between walks.
     reaches: SecondaryMap<InstructionId, Option<Reach>>,
+    /// Those that have a reach.
+    reached: Vec<InstructionId>,
+    /// The places of those that the walk is about to visit.
+    next: BinaryHeap<Reverse<u32>>,
 }
 
 impl Readers {
@@ -156,7 +167,7 @@ impl Readers {
         }
         let mut reaches = SecondaryMap::with_capacity(module.instructions.len());
         reaches.resize(module.instructions.len());
-        Readers { users: Users::new(module), place, reaches }
+        Readers { users: Users::new(module), place, reaches, reached: Vec::new(), next: BinaryHeap::new() }
     }
 }
 
@@ -183,6 +194,7 @@ fn pointwise_use(
     fused: ComputationId,
     users: &Users,
     place: &SecondaryMap<InstructionId, u32>,
+    next: &mut BinaryHeap<Reverse<u32>>,
     leaves: &[Leaf],
 ) -> Option<PointwiseUse> {
     let (module, mut last) = (walk.module, walk.parameter);
@@ -190,7 +202,6 @@ fn pointwise_use(
     let is_root_tuple = |id: InstructionId| id == root && module.instructions[id].op == Op::Tuple;
     walk.reach(last, Reach::Point);
     // Reached instructions are visited in the order of the computation: after all their operands.
-    let mut next: BinaryHeap<Reverse<u32>> = BinaryHeap::new();
     loop {
         let of_last = users.of(last).iter().filter(|&&user| !is_root_tuple(user));
         next.extend(of_last.map(|&user| Reverse(place[user])));
@@ -222,7 +233,7 @@ struct Walk<'a> {
     parameter: InstructionId,
     reaches: &'a mut SecondaryMap<InstructionId, Option<Reach>>,
     /// Those that have a reach.
-    reached: Vec<InstructionId>,
+    reached: &'a mut Vec<InstructionId>,
 }
 
 impl Walk<'_> {

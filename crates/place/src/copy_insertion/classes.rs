@@ -132,8 +132,7 @@ impl Separate<'_> {
         // Counted by value as `readers` is: the class may have other values, and copies that this pass has made.
         let here = self.reads_here.get(&value).copied().unwrap_or(0);
         let carried = self.classes[class].touched_by.iter().filter(|node| is_carried(node)).count();
-        carried == 0
-            && self.facts.readers.get(&value).copied().unwrap_or(0) <= here + self.calls_on_the_way(value)
+        carried == 0 && self.facts.readers[value] <= here + self.calls_on_the_way(value)
     }
 
     /// How many calls and conditionals hand a value from where it is made to this computation.

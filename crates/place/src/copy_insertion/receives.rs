@@ -92,7 +92,7 @@ impl Separate<'_> {
                     .filter(|o| **o == source)
                     .for_each(|o| *o = copy);
                 self.nodes[made].successors.push(node);
-                self.classes[old].touched_by.retain(|&other| other != node);
+                self.classes[old].touched_by.retain(|other| *other != node);
                 self.classes[new].touched_by.push(node);
                 let is_handed_on = self.module.instructions[id].op == Op::Tuple || returned.contains(&id);
                 if is_handed_on && self.classes[old].returned > 0 {

@@ -4,6 +4,7 @@ use memplan_analysis::ValueKind;
 use memplan_ir::{InputOutputAlias, InstructionId, Op, Shape, ShapeIndex};
 use memplan_rewriter::PassError;
 use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::smallvec;
 
 use super::{Because, Class, Conflict, MustShare, NAME, Separate};
 use crate::Unsupported;
@@ -170,9 +171,9 @@ impl Separate<'_> {
         self.class_of_copy.insert(first, apart);
         self.class_of_copy.insert(second, memory);
         self.classes[memory].first_writer = Some(second_node);
-        self.classes[memory].touched_by.retain(|&node| node != first_node);
+        self.classes[memory].touched_by.retain(|node| *node != first_node);
         self.classes[apart].first_writer = Some(first_node);
-        self.classes[apart].touched_by = vec![first_node, second_node];
+        self.classes[apart].touched_by = smallvec![first_node, second_node];
     }
 
     /// Gives readers of a class's arrays copies of them. A reference that must be in their memory cannot be a copy.

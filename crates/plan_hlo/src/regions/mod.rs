@@ -286,11 +286,12 @@ impl Nodes {
         sequence
     }
 
-    /// The nodes among some instructions, in their order.
-    pub(crate) fn among(&self, instructions: &[InstructionId]) -> Vec<NodeId> {
+    /// The nodes among some instructions, in their order, for several lists of instructions.
+    pub(crate) fn among(&self, lists: &[Vec<InstructionId>]) -> Vec<Vec<NodeId>> {
         let nodes: FxHashMap<InstructionId, NodeId> =
             self.instructions.iter().map(|(node, &id)| (id, node)).collect();
-        instructions.iter().filter_map(|id| nodes.get(id).copied()).collect()
+        let among = |list: &Vec<InstructionId>| list.iter().filter_map(|id| nodes.get(id).copied()).collect();
+        lists.iter().map(among).collect()
     }
 
     /// The name of a node's instruction.

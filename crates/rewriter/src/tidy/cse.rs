@@ -183,6 +183,12 @@ fn hash_literal(literal: &Literal, hash: &mut FxHasher) {
 fn merge_computations(module: &mut Module, max_instructions: usize) -> bool {
     let mut representative: SecondaryMap<ComputationId, PackedOption<ComputationId>> = SecondaryMap::new();
     let mut seen: FxHashMap<u64, SmallVec<[ComputationId; 1]>> = FxHashMap::default();
+    // The place of each instruction in its computation.
+    let mut place: SecondaryMap<InstructionId, u32> = SecondaryMap::new();
+    place.resize(module.instructions.len());
+    for computation in module.computations.values() {
+        (0..).zip(&computation.instructions).for_each(|(i, &id)| place[id] = i);
+    }
     let mut changed = false;
     for id in module.computations.keys().collect::<Vec<_>>() {
         // Callees precede callers, so what this one calls is merged by now.
@@ -201,9 +207,8 @@ fn merge_computations(module: &mut Module, max_instructions: usize) -> bool {
         if module.computations[id].instructions.len() > max_instructions {
             continue;
         }
-        let local = local_numbers(module, id);
-        let candidates = seen.entry(hash_computation(module, id, &local)).or_default();
-        match candidates.iter().find(|&&first| computes_the_same(module, first, id)) {
+        let candidates = seen.entry(hash_computation(module, id, &place)).or_default();
+        match candidates.iter().find(|&&first| computes_the_same(module, first, id, &place)) {
             Some(&first) => representative[id] = first.into(),
             None => candidates.push(id),
         }
@@ -211,35 +216,36 @@ fn merge_computations(module: &mut Module, max_instructions: usize) -> bool {
     changed
 }
 
-fn local_numbers(module: &Module, computation: ComputationId) -> FxHashMap<InstructionId, usize> {
-    module.computations[computation].instructions.iter().enumerate().map(|(i, &id)| (id, i)).collect()
-}
-
-fn hash_computation(module: &Module, id: ComputationId, local: &FxHashMap<InstructionId, usize>) -> u64 {
+fn hash_computation(module: &Module, id: ComputationId, place: &SecondaryMap<InstructionId, u32>) -> u64 {
     let mut hash = FxHasher::default();
     for (_, instruction) in module.instructions_of(id) {
         hash_op(&instruction.op, &mut hash);
         instruction.shape.hash(&mut hash);
         instruction.called.hash(&mut hash);
-        instruction.operands.iter().for_each(|operand| local.get(operand).hash(&mut hash));
+        instruction.operands.iter().for_each(|&operand| place[operand].hash(&mut hash));
     }
     hash.finish()
 }
 
-fn computes_the_same(module: &Module, a: ComputationId, b: ComputationId) -> bool {
-    let (local_a, local_b) = (local_numbers(module, a), local_numbers(module, b));
+fn computes_the_same(
+    module: &Module,
+    a: ComputationId,
+    b: ComputationId,
+    place: &SecondaryMap<InstructionId, u32>,
+) -> bool {
     let (ca, cb) = (&module.computations[a], &module.computations[b]);
     ca.instructions.len() == cb.instructions.len()
-        && local_a[&ca.root] == local_b[&cb.root]
+        && place[ca.root] == place[cb.root]
         && ca.execution_thread == cb.execution_thread
         && ca.instructions.iter().zip(&cb.instructions).all(|(&a, &b)| {
             let (a, b) = (&module.instructions[a], &module.instructions[b]);
+            let are_alike = |(&a, &b): (&InstructionId, &InstructionId)| place[a] == place[b];
             a.shape == b.shape
                 && a.called == b.called
                 && a.op == b.op
                 && a.control_predecessors.is_empty()
                 && b.control_predecessors.is_empty()
                 && a.operands.len() == b.operands.len()
-                && a.operands.iter().zip(&b.operands).all(|(a, b)| local_a[a] == local_b[b])
+                && a.operands.iter().zip(&b.operands).all(are_alike)
         })
 }

@@ -4,7 +4,7 @@
 //! operands again. It is fused only if all consumers on all paths compute it.
 
 use cranelift_entity::EntitySet;
-use memplan_ir::{InstructionId, Op};
+use memplan_ir::{InstructionId, Op, Shape};
 use rustc_hash::FxHashSet;
 
 use super::Fuser;
@@ -27,11 +27,7 @@ pub(super) fn unfusible(fuser: &Fuser<'_>) -> EntitySet<InstructionId> {
 
 /// Whether all operands but one are negligible: of fewer dimensions than the result, or made of nothing.
 fn reads_one_array(fuser: &Fuser<'_>, id: InstructionId) -> bool {
-    let rank = |id: InstructionId| {
-        let leaves = fuser.module.shape(id).leaves();
-        let arrays = leaves.iter().filter_map(|(_, leaf)| leaf.as_array());
-        arrays.map(|array| array.dimensions.iter().filter(|&&d| d != 1).count()).max().unwrap_or(0)
-    };
+    let rank = |id: InstructionId| rank(fuser.module.shape(id));
     let result = rank(id);
     let counts = |operand: &&InstructionId| {
         let is_made_of_nothing = match &fuser.module.instructions[**operand].op {
@@ -44,13 +40,25 @@ fn reads_one_array(fuser: &Fuser<'_>, id: InstructionId) -> bool {
     fuser.module.instructions[id].operands.iter().filter(counts).count() <= 1
 }
 
+/// The most dimensions of an array of a shape, without those of extent 1.
+fn rank(shape: &Shape) -> usize {
+    match shape {
+        Shape::Tuple(elements) => elements.iter().map(rank).max().unwrap_or(0),
+        other => other.as_array().map_or(0, |array| array.dimensions.iter().filter(|&&d| d != 1).count()),
+    }
+}
+
+/// The elements of all arrays of a shape.
+fn elements(shape: &Shape) -> u64 {
+    match shape {
+        Shape::Tuple(parts) => parts.iter().map(elements).fold(0, u64::saturating_add),
+        other => other.as_array().map_or(0, |array| array.element_count().unwrap_or(u64::MAX)),
+    }
+}
+
 /// Whether the operands have no more elements than the result.
 fn reads_no_more(fuser: &Fuser<'_>, id: InstructionId) -> bool {
-    let elements = |id: InstructionId| {
-        let leaves = fuser.module.shape(id).leaves();
-        let arrays = leaves.iter().filter_map(|(_, leaf)| leaf.as_array());
-        arrays.map(|array| array.element_count().unwrap_or(u64::MAX)).fold(0, u64::saturating_add)
-    };
+    let elements = |id: InstructionId| elements(fuser.module.shape(id));
     let mut operands = fuser.module.instructions[id].operands.clone();
     operands.sort_unstable();
     operands.dedup();

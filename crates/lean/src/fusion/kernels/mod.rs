@@ -141,7 +141,7 @@ impl<'a> Grouper<'a> {
         users: &'a Users,
         options: &'a FusionOptions,
     ) -> Grouper<'a> {
-        Grouper {
+        let mut grouper = Grouper {
             module,
             target,
             users,
@@ -168,7 +168,16 @@ impl<'a> Grouper<'a> {
             root: module.computations[module.entry].root,
             n_materialized: 0,
             duplication_budget: 0,
-        }
+        };
+        let n = module.instructions.len();
+        grouper.kernels_of.resize(n);
+        grouper.ranks.resize(n);
+        grouper.last_read.resize(n);
+        grouper.keep_bytes.resize(n);
+        grouper.classes.resize(n);
+        grouper.bytes.resize(n);
+        grouper.positions.resize(n);
+        grouper
     }
 
     fn group(&mut self, computation: ComputationId) {

@@ -46,6 +46,13 @@ impl Grouper<'_> {
         if group.iter().any(|kernel| matches!(kernel.hero, Some((_, Hero::Update | Hero::Convolution)))) {
             return None;
         }
+        let bytes = |id: &InstructionId| self.bytes[*id];
+        let roots = || group.iter().flat_map(|kernel| &kernel.roots);
+        let results = roots().filter(|root| self.is_read_outside(**root, kernels)).map(bytes);
+        // Before the kernels are merged, and before the rows are looked for, which takes longest.
+        if bytes(&id) < results.fold(0, u64::saturating_add) {
+            return None;
+        }
         let merged = self.merged(kernels);
         let n_members = merged.members.len() + 1;
         if n_members > rules.max_instructions
@@ -54,13 +61,10 @@ impl Grouper<'_> {
         {
             return None;
         }
-        let bytes = |id: &InstructionId| self.bytes[*id];
         let dependents: Vec<InstructionId> = merged.members.iter().rev().copied().collect();
         let is_dot = |member: &&InstructionId| matches!(self.module.instructions[**member].op, Op::Dot(_));
         let n_dots = dependents.iter().chain([&id]).filter(is_dot).count();
-        let results = merged.roots.iter().map(bytes).fold(0, u64::saturating_add);
-        // Before the rows are looked for, which takes longest.
-        if n_dots > limits.max_dots || bytes(&id) < results {
+        if n_dots > limits.max_dots {
             return None;
         }
         // The same rows serve everything that is expensive or written to memory, so all of it must depend on them.
