@@ -18,9 +18,6 @@
 
 mod algebra;
 mod table;
-#[cfg(test)]
-mod tests;
-
 use std::ops::Range;
 
 use smallvec::SmallVec;

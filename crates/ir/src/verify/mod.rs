@@ -106,6 +106,3 @@ impl<'a> Verifier<'a> {
         ids.filter(move |&&id| sound.contains(id)).map(|&id| (id, &module.instructions[id]))
     }
 }
-
-#[cfg(test)]
-mod tests;

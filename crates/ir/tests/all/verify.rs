@@ -1,7 +1,6 @@
 //! A correct module, and for every error the one change that causes it.
 
-use super::*;
-use crate::*;
+use memplan_ir::*;
 
 /// Parameters x and y, a reduction, a loop, a copy and an asynchronous call in flight, a collective; result 0 lives in
 /// the memory of x, and y is donated.

@@ -1,7 +1,11 @@
+//! Index maps of single operations and of chains, inverted and composed, against what their pairs say.
+
+use std::ops::Range;
+
 use proptest::prelude::*;
 
-use super::*;
-use crate::{
+use memplan_ir::indexing::*;
+use memplan_ir::{
     ComputationBuilder, ElementType::F32, Insert, Instruction, InstructionId, Module, ModuleBuilder, Op,
     PaddingDimension, Shape, SliceDimension,
 };
@@ -46,7 +50,7 @@ fn step(
             main.insert(Op::Slice { dimensions: slices.into_iter().collect() }, [x])
         }
         2 => {
-            let zero = main.constant(crate::Literal::f32(0.0));
+            let zero = main.constant(memplan_ir::Literal::f32(0.0));
             let mut padding = vec![PaddingDimension::default(); extents.len()];
             padding[d] = PaddingDimension { low: b % 3 - 1, high: 1, interior: a % 2 };
             extents[d] = padding[d].padded(extents[d]).expect("it is small");

@@ -1,0 +1,5 @@
+//! The language as data: index maps, scopes, and what the verifier finds.
+
+mod indexing;
+mod scopes;
+mod verify;

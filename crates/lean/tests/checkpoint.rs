@@ -1,0 +1,48 @@
+//! Checkpoints of a program with several networks.
+
+use memplan_analysis::Phase;
+use memplan_ir::{InstructionId, Op};
+use memplan_lean::{Checkpoint, checkpoint};
+
+/// The function of `r1` waits for the gradient `g`, `g` for that of `r2a` and `r2b`, which waits for `e`, and that reads
+/// `r1`. Seen on a GAN, whose networks have functions of the same levels.
+#[test]
+fn functions_do_not_wait_for_each_others_gradients() {
+    let module = memplan_hlo::parse(
+        "HloModule two_networks
+        ENTRY main {
+          x = f32[4,4] parameter(0)
+          w = f32[4,4] parameter(1)
+          r1 = f32[4,4] sine(x)
+          border = f32[4,4] dot(r1, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+          r2a = f32[4,4] cosine(border)
+          r2b = f32[4,4] tanh(border)
+          y = f32[4,4] dot(r2a, r2b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+          d = f32[4,4] negate(y)
+          e = f32[4,4] multiply(d, r1)
+          h = f32[4,4] multiply(e, r2b)
+          d2 = f32[4,4] abs(d)
+          d3 = f32[4,4] negate(d2)
+          g = f32[4,4] dot(r2a, d3), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+          ROOT t = (f32[4,4], f32[4,4]) tuple(h, g)
+        }",
+    )
+    .unwrap();
+    let named = |id: InstructionId, names: &[&str]| names.contains(&&*module.instructions[id].name);
+    let is_forward = |id| named(id, &["x", "w", "r1", "border", "r2a", "r2b", "y"]);
+    let phase = |id| if is_forward(id) { Phase::Forward } else { Phase::Backward };
+    let after = checkpoint(
+        &module,
+        &Checkpoint {
+            phase: &phase,
+            is_saved: &|_| false,
+            is_border: &|id| named(id, &["border"]),
+            must_wait: false,
+            gradients_first: true,
+        },
+    );
+    let after = after.expect("something is computed again");
+    assert_eq!(memplan_ir::verify(&after), Ok(()));
+    let barriers = after.instructions.values().filter(|it| it.op == Op::OptimizationBarrier);
+    assert_eq!(barriers.count(), 2);
+}
