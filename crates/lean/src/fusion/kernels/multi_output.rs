@@ -8,10 +8,9 @@
 //!
 //! Arrays are visited from the last to the first. First, kernels that read the array and iterate over the same elements
 //! become one, unless one waits for the other. Then the kernel that writes it joins one of those that read it, if
-//! others do as well. A kernel that writes in place, multiplies or looks up stays alone. Arrays that Triton's kernels write
-//! (products, softmax) are passed over: kernels with nothing else to read in common stay two.
+//! others do as well. A kernel that writes in place, multiplies or looks up stays alone.
 
-use memplan_ir::{ComputationId, FusionKind, InstructionId, Op};
+use memplan_ir::{ComputationId, InstructionId, Op};
 use memplan_memory::MultiOutputRules;
 use memplan_rewriter::cost::{CostClass, Hero};
 use smallvec::SmallVec;
@@ -26,7 +25,7 @@ impl Grouper<'_> {
         let body = &self.module.computations[computation];
         self.needs.look_at(self.module, &body.instructions, self.users, |id| self.positions[id]);
         for &id in body.instructions.iter().rev() {
-            if self.is_array(id) && !self.grouping.is_view(id) && !self.is_of_triton(id) {
+            if self.is_array(id) && !self.grouping.is_view(id) {
                 self.join_readers(id, rules);
                 self.join_with_reader(id, rules);
             }
@@ -43,14 +42,6 @@ impl Grouper<'_> {
     fn is_array(&self, id: InstructionId) -> bool {
         let array = self.module.shape(id).as_array();
         self.grouping.is_materialized(id) && array.is_some_and(|array| array.element_count() != Some(1))
-    }
-
-    /// Whether a kernel of Triton's writes an array.
-    fn is_of_triton(&self, id: InstructionId) -> bool {
-        let kernel = self.grouping.rooted.get(&id).map(|&kernel| &self.grouping.kernels[kernel]);
-        let multiplies = kernel.is_some_and(|kernel| matches!(kernel.hero, Some((_, Hero::Dot))));
-        multiplies
-            || matches!(&self.module.instructions[id].op, Op::Fusion(fusion) if fusion.kind == FusionKind::Custom)
     }
 
     /// Kernels that read an array, those with several results first, then those with several operations.
