@@ -44,7 +44,7 @@ while [ $SECONDS -lt $end ]; do
       started=$SECONDS
       # shellcheck disable=SC2046
       TIMEFORMAT=%U
-      cpu=$({ time nice -n 19 "$bin/$target" -max_total_time=$((turn - SECONDS + begin)) -timeout=20 \
+      cpu=$({ time nice -n 19 "$bin/$target" -max_total_time=$((turn - SECONDS + begin)) -timeout=120 \
         -rss_limit_mb=3000 -max_len=8192 -print_final_stats=1 -artifact_prefix="artifacts/$target/" \
         "corpus/$target" "seeds/$target" $(more_seeds "$target") >"$log" 2>&1; } 2>&1 || true)
       executions=$(awk '/stat::number_of_executed_units/ { print $2 }' "$log")
