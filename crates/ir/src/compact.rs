@@ -92,6 +92,7 @@ fn renumber_instructions(module: &mut Module) {
     let ids = module.computations.values().flat_map(|computation| &computation.instructions);
     let (mut n, mut is_as_before) = (0, true);
     for &old in ids {
+        assert!(new_id[old].is_none(), "an instruction stands in one place");
         new_id[old] = InstructionId::new(n).into();
         is_as_before &= old.index() == n;
         n += 1;
