@@ -5,7 +5,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::{InstructionId, Module, Op, Role};
+use crate::{InstructionId, Module, Op, Role, Shape};
 
 /// A leaf of the result of an instruction in one scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -104,8 +104,7 @@ impl<'m, A: Copy, E: Copy> Scopes<'m, A, E> {
                 Op::GetTupleElement { index } => {
                     at.instruction = instruction.operands[0];
                     let elements = module.shape(at.instruction).as_tuple().unwrap_or_default();
-                    at.leaf +=
-                        elements.iter().take(*index as usize).map(|shape| shape.leaf_count()).sum::<usize>();
+                    at.leaf += elements.iter().take(*index as usize).map(Shape::leaf_count).sum::<usize>();
                 }
                 Op::Tuple => {
                     let mut operands = instruction.operands.iter();

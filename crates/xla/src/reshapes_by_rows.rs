@@ -10,13 +10,13 @@
 //! short and in lanes, it takes 128 lanes: above, 6 MB become 256. A dimension that the reshape does not change may be
 //! in lanes instead. libtpu chooses the order of dimensions in which operand and result need the fewest bytes together.
 //!
-//! Rows that are looked up or added up are in lanes, too, unless that takes far more bytes
-//! ([`MOST_PADDING_OF_ROWS`]), and so are rows of the operands of products of batches, whatever it takes.
+//! Lookups and scatters read and write arrays with rows in lanes, unless such an array takes far more bytes
+//! ([`MOST_PADDING_OF_ROWS`]). Products of batches read operands with rows in lanes, however many bytes these take.
 //!
 //! Left alone: operations that need no more bytes, reshapes of more than [`MOST_RUNS`] runs of dimensions, and machines
 //! without tiles. *Changed* means that there is a new copy.
 
-use memplan_ir::{ArrayShape, Dimensions, InstructionId, Module, Names, Op, Shape, Users, copy_into};
+use memplan_ir::{ArrayShape, DotOperand, InstructionId, Module, Names, Op, Shape, Users, copy_into};
 use memplan_memory::Target;
 use memplan_rewriter::views::{MOST_PADDING_OF_ROWS, common_runs, rows_in_lanes, unit_dimensions};
 use memplan_rewriter::{Context, PassError, PassFn, call_graph, cost};
@@ -150,19 +150,15 @@ fn looked_up(module: &Module, id: InstructionId, target: &Target) -> Option<ByRo
         }
         Op::Dot(dot) if target.fusion.dot.windows_outside_tiles => {
             let numbers = &dot.dimensions;
-            let operand = |at: usize, batch: &Dimensions, contracted: &Dimensions| {
+            let operand = |(at, of): (usize, DotOperand)| {
                 let array = array(at)?;
-                let has_rows = (0..)
-                    .zip(&array.dimensions)
-                    .any(|(d, &n)| n > 1 && !batch.contains(&d) && !contracted.contains(&d));
-                let shape = rows_in_lanes(array, &|d| batch.contains(&d), u64::MAX, target)?;
-                has_rows.then_some((at, shape))
+                let rows = numbers.free(of, array.rank());
+                let has_rows = rows.iter().any(|&d| array.dimensions[d as usize] > 1);
+                let is_batch = |d: i64| numbers.batch(of).contains(&d);
+                has_rows.then(|| Some((at, rows_in_lanes(array, &is_batch, u64::MAX, target)?)))?
             };
-            let operands = [
-                operand(0, &numbers.lhs_batch, &numbers.lhs_contracting),
-                operand(1, &numbers.rhs_batch, &numbers.rhs_contracting),
-            ];
-            ByRows { operands: operands.into_iter().flatten().collect(), result: None }
+            let operands = [(0, DotOperand::Lhs), (1, DotOperand::Rhs)];
+            ByRows { operands: operands.into_iter().filter_map(operand).collect(), result: None }
         }
         _ => return None,
     };

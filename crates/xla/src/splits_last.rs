@@ -1,4 +1,4 @@
-//! `splits-last`: moves reshapes that split dimensions behind what is computed of them.
+//! `splits-last`: moves reshapes that split dimensions behind the operations that read them.
 //!
 //! ```text
 //!   g = f32[8,64,64,32,2] reshape(x)                      m = f32[8,128] reduce(x), dimensions={1,2}
@@ -49,10 +49,10 @@ fn runs_of(r: &Rewriter<'_>, id: InstructionId) -> Option<Runs> {
     common_runs(&whole, &split)?.into_iter().map(single).collect()
 }
 
-/// An elementwise operation on whole dimensions, of which the result is split.
+/// Computes elementwise on whole dimensions, and splits the result.
 fn elementwise(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
-    let split = r.operands(id).iter().copied().find(|&operand| runs_of(r, operand).is_some())?;
-    let (runs, whole) = (runs_of(r, split)?, r.dimensions(r.operand(split, 0))?);
+    let (split, runs) = r.operands(id).iter().find_map(|&operand| Some((operand, runs_of(r, operand)?)))?;
+    let whole = r.dimensions(r.operand(split, 0))?;
     let (extents, element_type) = (r.dimensions(id)?, r.element_type(id)?);
     let is_movable = |&operand: &InstructionId| match (r.dimensions(operand), r.op(operand)) {
         (Some(found), _) if found.is_empty() => true,
@@ -105,7 +105,7 @@ fn unsplit(
     Some(r.emit(Op::Broadcast { dimensions }, [source], Shape::array(element_type, whole.clone())))
 }
 
-/// A reduction of which whole dimensions come first.
+/// Reduces whole dimensions before the split, and the other ones after it.
 fn sum(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     let Op::Reduce { dimensions } = r.op(id).clone() else { return None };
     let &[split, initial] = r.operands(id) else { return None };
