@@ -3,6 +3,7 @@
 //! Float sums are kept in `float` (`double` for `f64`) and rounded once, at the end. Products of integers are added up in
 //! an `int` if they cannot leave it, and else in an unsigned integer, which wraps.
 
+use memplan_ir::scopes::Name;
 use memplan_ir::{
     ArrayShape, BinaryOp, ComparisonDirection, ComparisonType, Convolution, DotDimensions, DotOperand,
     ElementType, InstructionId, Op, Window,
@@ -13,7 +14,6 @@ use crate::dag::{ArrayId, Level, NodeId, Type};
 use crate::error::Refusal;
 use crate::lower::{Lower, Rows};
 use crate::operations::{self, Form, Function, computed};
-use memplan_ir::scopes::Name;
 
 impl Lower<'_> {
     pub(crate) fn pull_reduce(

@@ -4,6 +4,7 @@
 //! Updates and scatters write into an array that is there before, or is copied first. Nests that read an operand come
 //! before those that overwrite it.
 
+use memplan_ir::scopes::Name;
 use memplan_ir::{ArrayShape, InstructionId, Module, Op};
 use smallvec::SmallVec;
 
@@ -14,7 +15,6 @@ use crate::lower::{Array, ArrayPlace, Leaf, Lower, Rows};
 use crate::tiling::{Limits, Tiling};
 use crate::updates::is_top_k;
 use cranelift_entity::PrimaryMap;
-use memplan_ir::scopes::Name;
 
 /// What is written at each step of a nest.
 #[derive(Clone, Copy, Debug)]

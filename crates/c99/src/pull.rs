@@ -1,5 +1,6 @@
 //! One rule per operation: the operand elements that an element of the result needs.
 
+use memplan_ir::scopes::Name;
 use memplan_ir::{
     ArrayShape, BinaryOp, ComparisonType, ElementType, GatherDimensions, InstructionId, Literal, LiteralData,
     Op, PaddingDimension,
@@ -10,7 +11,6 @@ use crate::dag::{NodeId, Type};
 use crate::error::{Refusal, refusal};
 use crate::lower::{ArrayPlace, Leaf, Lower, Rows};
 use crate::operations::{self, Form, Function, is_supported};
-use memplan_ir::scopes::Name;
 
 impl Lower<'_> {
     /// The expressions of an instruction's results at some indices.

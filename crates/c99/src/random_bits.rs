@@ -3,13 +3,13 @@
 //! Each counter gives two words (ThreeFry) or four (Philox). XLA chooses how words fill an array: ThreeFry's two are next
 //! to each other along one dimension, Philox' four in row-major order.
 
+use memplan_ir::scopes::Name;
 use memplan_ir::{ElementType, RngAlgorithm};
 
 use crate::dag::{NodeId, Type};
 use crate::error::{Refusal, refusal};
 use crate::lower::Lower;
 use crate::operations::{self, Form, Function};
-use memplan_ir::scopes::Name;
 
 const U64: ElementType = ElementType::U64;
 

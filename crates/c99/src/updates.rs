@@ -3,6 +3,7 @@
 //! They write into an array that has its contents before, and read what they have written. Such reads have a mark, which
 //! keeps them in the innermost loop, beside the writes.
 
+use memplan_ir::scopes::Name;
 use memplan_ir::{InstructionId, Op};
 use smallvec::SmallVec;
 
@@ -10,7 +11,6 @@ use crate::dag::{ArrayId, Level, NodeId};
 use crate::error::{Refusal, refusal};
 use crate::kernel::{Builder, Group, Nest, Store, whole};
 use crate::lower::Rows;
-use memplan_ir::scopes::Name;
 
 impl Builder<'_, '_> {
     /// The array that is updated, then the elements of the update.

@@ -6,6 +6,7 @@
 
 use std::cmp::Reverse;
 
+use memplan_ir::scopes::Name;
 use memplan_ir::{Access, ArrayShape, ElementType, InstructionId, Module, Op, Shape};
 use rustc_hash::FxHashMap;
 
@@ -16,7 +17,6 @@ use crate::lower::{Leaf, Lower, TOO_COMPLEX, addressing};
 use crate::memory::{Memory, Place};
 use crate::pull::Pullable;
 use crate::writes::written_leaves;
-use memplan_ir::scopes::Name;
 
 /// Alignment of interior values in scratch: that of the widest element.
 pub(crate) const SCRATCH_ALIGNMENT: usize = 16;

@@ -3,6 +3,7 @@
 
 use std::rc::Rc;
 
+use memplan_ir::scopes::Name;
 use memplan_ir::{ComputationId, ElementType, Module};
 
 use crate::Error;
@@ -13,7 +14,6 @@ use crate::lower::{Leaf, Lower};
 use crate::memory::{Memory, Place};
 use crate::program::{KernelCode, Level, Machine, Reg};
 use crate::pull::array_shape;
-use memplan_ir::scopes::Name;
 
 /// A computation of scalars, lowered.
 pub(crate) struct Lambda {

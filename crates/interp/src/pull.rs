@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use memplan_ir::scopes::Name;
 use memplan_ir::{
     Access, ArrayShape, BinaryOp, ComparisonType, Computation, ComputationId, ElementType, GatherDimensions,
     InstructionId, Literal, Module, Op, PaddingDimension, Role, Shape,
@@ -15,7 +16,6 @@ use crate::element::{Class, Lanes};
 use crate::lower::{DomainId, Ix, Leaf, Lower, Need};
 use crate::math;
 use crate::program::{Reg, Source, StepOp};
-use memplan_ir::scopes::Name;
 use memplan_memory::Addressing;
 
 /// Which computations consist of operations with a rule here.

@@ -154,9 +154,9 @@ pub struct ContractionRules {
     /// result, counted once if it is read several times. If only products read the result, the operation may read
     /// any number of arrays. Gathers are not in prologues.
     pub unary_prologue: bool,
-    /// Whether tiles of the result cover one dimension of each operand, however much padding that takes: windows move along
-    /// others (so batch and features are the most minor dimensions), and so do batches of dots. Rows that are looked up are in
-    /// lanes then, and what is made of padded arrays is padded as they are.
+    /// Whether tiles of the result cover one dimension of each operand, however much padding that takes. Tiles then cover
+    /// neither dimensions along which windows move (batch and features are the most minor ones) nor batches of dots. Rows
+    /// that are looked up are in lanes, and arrays computed from padded arrays are padded as well.
     pub windows_outside_tiles: bool,
     /// Of dots: whether tiles are loaded and stored by strides, as in Triton's kernels in XLA. Then each dimension of
     /// the product (batch, rows or columns, contracted) is one stretch of the array in memory, or two for the rows of

@@ -59,7 +59,7 @@ fn widens(module: &Module, id: InstructionId) -> bool {
         && bits(instruction.operands[0]).zip(bits(id)).is_some_and(|(from, to)| from < to)
 }
 
-/// Whether an instruction needs an operand in memory, whatever its kernel computes.
+/// Whether an instruction reads an operand from memory, even if its kernel could compute it.
 fn reads_memory(module: &Module, user: InstructionId, operand: InstructionId) -> bool {
     let instruction = &module.instructions[user];
     match instruction.op {

@@ -3,6 +3,7 @@
 //! All elements of a batch are read before any is written, so a result may share its place with an operand that is
 //! read at the same indices.
 
+use memplan_ir::scopes::Name;
 use memplan_ir::{ArrayShape, ElementType, Op};
 use smallvec::SmallVec;
 
@@ -13,7 +14,6 @@ use crate::lower::{Form, Ix, Leaf, Lower, addressing};
 use crate::memory::{Memory, Place};
 use crate::program::{KernelCode, Level, Machine, Reg, Source, StepOp, fixed};
 use crate::pull::array_shape;
-use memplan_ir::scopes::Name;
 use memplan_memory::Addressing;
 
 /// Regions, one after the other.

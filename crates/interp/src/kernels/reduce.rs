@@ -4,6 +4,7 @@
 //! elements than there are lanes, each lane reduces one contiguous run of positions, and the runs are combined in
 //! order. This needs an associative reducer, as HLO does, but not a commutative one.
 
+use memplan_ir::scopes::Name;
 use memplan_ir::{ArrayShape, BinaryOp, InstructionId, Op, Window};
 use smallvec::{SmallVec, smallvec};
 
@@ -17,7 +18,6 @@ use crate::math;
 use crate::memory::{Memory, Place};
 use crate::program::{KernelCode, Level, Machine, Reg, fixed};
 use crate::pull::{array_shape, as_binary};
-use memplan_ir::scopes::Name;
 
 pub(crate) struct ReduceKernel {
     program: KernelCode,

@@ -1,6 +1,7 @@
 //! Scatter and select-and-scatter: results start with an initial value and are combined with updates at computed
 //! places.
 
+use memplan_ir::scopes::Name;
 use memplan_ir::{ArrayShape, ElementType, Op, ScatterDimensions};
 use rustc_hash::FxHashSet;
 use smallvec::{SmallVec, smallvec};
@@ -16,7 +17,6 @@ use crate::math;
 use crate::memory::{Memory, Place};
 use crate::program::{KernelCode, Level, Machine, Reg, fixed};
 use crate::pull::array_shape;
-use memplan_ir::scopes::Name;
 
 /// Updates in row-major order of their batch dimensions, then of their windows.
 pub(crate) struct ScatterKernel {

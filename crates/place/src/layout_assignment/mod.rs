@@ -11,9 +11,10 @@
 //! ```
 //!
 //! A copy is inserted only if the caller or a library call requires another layout than a value has. No array gets
-//! larger than in the default layout, except where kernels want it so (`windows_outside_tiles` in the rules of fusion): results of
-//! convolutions and of products of batches, rows that are looked up, and what is made of those. XLA propagates layout constraints both ways through the graph; here kernels read
-//! any layout, so one backward walk from the results and one forward walk suffice.
+//! larger than in the default layout, unless kernels want padded arrays (`windows_outside_tiles` in the rules of fusion):
+//! results of convolutions, of products of batches and of lookups, and arrays that are computed from these. XLA propagates
+//! layout constraints both ways through the graph; here kernels read any layout, so one backward walk from the results
+//! and one forward walk suffice.
 //!
 //! Left alone: modules whose layouts have meaning, because they are scheduled or contain bitcasts.
 
@@ -333,7 +334,7 @@ impl<'a> Choice<'a> {
         }
     }
 
-    /// An array of which tiles cover a dimension of each list, in the order that takes the fewest bytes.
+    /// The array in the layout that takes the fewest bytes of those whose tiles cover a dimension of each list.
     fn outside_tiles(&self, array: &ArrayShape, [rows, columns]: &[Vec<i64>; 2]) -> Shape {
         let pairs = rows.iter().flat_map(|&row| columns.iter().map(move |&column| [column, row]));
         let laid_out = |pair: [i64; 2]| {

@@ -335,7 +335,7 @@ impl Grouper<'_> {
                 || self.is_available_early(id)
                 || self.waits_for([other, kernel], id, self.options.siblings.max_wait_steps)
         };
-        // A compiler for speed stores what it makes of a product alone when the product is there.
+        // A compiler for speed lets the kernel of a product also store results that are computed from that product alone.
         let follows = self.goal() == FusionGoal::Kernels
             && self.is_product(other)
             && kernel.hero.is_none()
