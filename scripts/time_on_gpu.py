@@ -10,8 +10,9 @@
     time_on_gpu.py table OUT.jsonl...                       writes the tables of docs/gpu.md
 
 FILE is HLO text, or PROGRAM=FILE. The variants of a program are `as_written`, `free` (as small as it gets at no more time),
-`rewrite` (what the command does without options), and `only-LEVER` for each lever that `rewrite` considers. Other files of
-FOLDER/PROGRAM, programs of the same arguments and results, are run beside them.
+`slower-5` (at 5 % more time), `rewrite` (what the command does without options: at 10 % more), and `only-LEVER` for each lever that
+`rewrite` considers. Other files of FOLDER/PROGRAM, programs of the same arguments and results, are run beside them; for each that
+is called `hand-NAME`, `as-NAME` is the program as written, rewritten under a limit of what `hand-NAME` is expected to need.
 
 Arguments are random, the same for all variants of a program. The first variant's results are compared with those of the
 others, relative to the largest number of each array. Beside OUT.jsonl, OUT.kernels.jsonl.gz has the kernels of each program
@@ -35,7 +36,7 @@ import time
 from tables import put
 
 PAGE = pathlib.Path(__file__).resolve().parent.parent / "docs" / "gpu.md"
-OPTIONS = {"free": ["--max-slowdown", "0%"], "rewrite": []}
+OPTIONS = {"free": ["--max-slowdown", "0%"], "slower-5": ["--max-slowdown", "5%"], "rewrite": []}
 FIRST = "as_written"
 RUNS = 6
 # XLA compiles several programs at once, each on few threads.
@@ -80,21 +81,25 @@ def keep_written(folder, path):
 
 
 def rewritten(memplan, folder, with_levers):
-    original = folder / f"{FIRST}.hlo.txt.gz"
-    with tempfile.TemporaryDirectory() as temporary:
-        made, report = os.path.join(temporary, "made.hlo.txt"), os.path.join(temporary, "report.json")
-        for name, options in OPTIONS.items():
-            rewrite(memplan, original, made, report, options)
-            facts = json.load(open(report))
-            if name == "rewrite":
-                levers = list(dict.fromkeys(step["lever"] for step in facts["steps"] if step["lever"]))
-            if facts["after"]["total"] < facts["before"]["total"]:
-                keep(folder, name, open(made).read(), flags=facts.get("flags", {}))
-        for lever in levers if with_levers else []:
-            rewrite(memplan, original, made, report, ["--only", lever, "--max-slowdown", "300%"])
-            facts = json.load(open(report))
-            if facts["after"]["total"] < 0.99 * facts["before"]["total"]:
-                keep(folder, f"only-{lever}", open(made).read(), flags=facts.get("flags", {}))
+    """Keeps what `rewrite` makes of the program as written, each module once."""
+    texts, levers = set(), []
+    for name, options in OPTIONS.items():
+        text, facts = rewrite(memplan, folder, options)
+        if name == "rewrite":
+            levers = list(dict.fromkeys(step["lever"] for step in facts["steps"] if step["lever"]))
+        if facts["after"]["total"] < facts["before"]["total"] and text not in texts:
+            texts.add(text)
+            keep(folder, name, text, flags=facts.get("flags", {}))
+    for lever in levers if with_levers else []:
+        text, facts = rewrite(memplan, folder, ["--only", lever, "--max-slowdown", "300%"])
+        if facts["after"]["total"] < 0.99 * facts["before"]["total"]:
+            keep(folder, f"only-{lever}", text, flags=facts.get("flags", {}))
+    for by_hand in sorted(folder.glob("hand-*.hlo.txt.gz")):
+        limit = expected(memplan, by_hand)["expected_bytes"]
+        text, facts = rewrite(memplan, folder, ["--memory-limit", f"{limit}B"])
+        if facts["after"]["total"] <= limit and text not in texts:
+            texts.add(text)
+            keep(folder, key(by_hand)[1].replace("hand-", "as-"), text, flags=facts.get("flags", {}))
 
 
 def expect(memplan, folder):
@@ -111,11 +116,16 @@ def keep(folder, variant, text, **facts):
     (folder / f"{variant}.json").write_text(json.dumps(facts))
 
 
-def rewrite(memplan, original, made, report, options):
-    command = [memplan, "rewrite", original, "--compiler", "xla-gpu", "-o", made, "--report", report, *options]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode not in (0, 3):
-        sys.exit(done.stderr)
+def rewrite(memplan, folder, options):
+    """The text of the program as written, rewritten, and the report."""
+    original = folder / f"{FIRST}.hlo.txt.gz"
+    with tempfile.TemporaryDirectory() as temporary:
+        made, report = os.path.join(temporary, "made.hlo.txt"), os.path.join(temporary, "report.json")
+        command = [memplan, "rewrite", original, "--compiler", "xla-gpu", "-o", made, "--report", report, *options]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode not in (0, 3):
+            sys.exit(done.stderr)
+        return open(made).read(), json.load(open(report))
 
 
 def expect_on(memplan, folder, out, target):

@@ -188,3 +188,34 @@ ENTRY main {
     );
     assert_eq!((whole.pieces, whole.divides), (8, Some((1, 512))));
 }
+
+/// JAX lowered the modules of these policies; scripts/make_policy_cases.py has the program.
+#[test]
+fn checkpoints_are_those_of_jax() {
+    let (compiler, target) = (Compiler::find("xla-gpu").unwrap(), Target::find("gpu-h100").unwrap());
+    let read = |name: &str| {
+        let file = format!("{}/../../tests/hlo/policies/{name}.hlo", env!("CARGO_MANIFEST_DIR"));
+        parse(&std::fs::read_to_string(file).unwrap()).unwrap()
+    };
+    let options = FitOptions { devices: vec![1], ..options(1) };
+    let found = fit(&read("written"), &compiler, &target, &options).unwrap();
+    let policy = |saves: &str| format!("policy=jax.checkpoint_policies.{saves}");
+    for (name, apply) in [
+        ("layer", "layer = jax.checkpoint(layer)".to_string()),
+        (
+            "layer_dots_with_no_batch_dims",
+            format!("layer = jax.checkpoint(layer, {})", policy("dots_with_no_batch_dims_saveable")),
+        ),
+        ("loss_dots", format!("loss = jax.checkpoint(loss, {})", policy("dots_saveable"))),
+        (
+            "loss_dots_with_no_batch_dims",
+            format!("loss = jax.checkpoint(loss, {})", policy("dots_with_no_batch_dims_saveable")),
+        ),
+    ] {
+        let change = found.changes.iter().find(|change| change.apply == apply);
+        let promised = change.unwrap_or_else(|| panic!("{name}: {:#?}", found.changes)).total;
+        let of_jax = fit(&read(name), &compiler, &target, &options).unwrap().total;
+        let ratio = promised.0 as f64 / of_jax.0 as f64;
+        assert!((0.95..=1.05).contains(&ratio), "{name}: {promised} promised, {of_jax} for JAX's module");
+    }
+}

@@ -14,7 +14,8 @@
 //! barrier's results. So compilers neither merge the recomputed operations with the originals nor run them early. If
 //! each layer is such a function, results of layers are the borders between them. If a function reads a converted weight,
 //! the conversion is repeated behind the function's barrier; otherwise, all converted weights are made early, and kept.
-//! Only instructions of the entry computation are recomputed; results of loops and branches are saved.
+//! Only instructions of the entry computation are recomputed; results of loops and branches are saved. What is made of
+//! constants alone is neither: no barrier is before it, so compilers would merge the copies.
 
 use std::collections::BTreeMap;
 
@@ -106,9 +107,11 @@ fn again(
     phase: &dyn Fn(InstructionId) -> Phase,
     is_saved: &dyn Fn(InstructionId) -> bool,
 ) -> FxHashSet<InstructionId> {
+    let of_constants = of_constants(module);
     let can_be = |id: InstructionId| {
         let op = &module.instructions[id].op;
         phase(id) == Phase::Forward
+            && !of_constants.contains(&id)
             && op.traits().role == Role::Computes
             && op.traits().effect == memplan_ir::Effect::None
             && module.shape(id).as_array().is_some()
@@ -194,9 +197,10 @@ impl<'a> Functions<'a> {
     /// The arrays that each function reads and finds, in the order of the program.
     fn saved(&self, module: &Module) -> FxHashMap<u32, Vec<InstructionId>> {
         let is_array = |id: InstructionId| module.shape(id).as_array().is_some_and(|array| array.rank() > 0);
-        let is_constant = |id: InstructionId| matches!(module.instructions[id].op, Op::Constant(_));
-        let is_found =
-            |id: InstructionId| is_array(id) && !is_constant(id) && (self.phase)(id) == Phase::Forward;
+        let of_constants = of_constants(module);
+        let is_found = |id: InstructionId| {
+            is_array(id) && !of_constants.contains(&id) && (self.phase)(id) == Phase::Forward
+        };
         let mut seen: FxHashSet<(u32, InstructionId)> = FxHashSet::default();
         let mut saved: FxHashMap<u32, Vec<InstructionId>> = FxHashMap::default();
         for id in module.entry_computation().instructions.iter().filter(|id| self.again.contains(id)) {
@@ -298,6 +302,19 @@ impl<'a> Functions<'a> {
         }
         found
     }
+}
+
+/// The instructions of the entry that depend on no argument.
+fn of_constants(module: &Module) -> FxHashSet<InstructionId> {
+    let mut found: FxHashSet<InstructionId> = FxHashSet::default();
+    for &id in &module.entry_computation().instructions {
+        let Instruction { op, operands, .. } = &module.instructions[id];
+        let is_pure = op.traits().effect == memplan_ir::Effect::None && !matches!(op, Op::Parameter { .. });
+        if is_pure && operands.iter().all(|operand| found.contains(operand)) {
+            found.insert(id);
+        }
+    }
+    found
 }
 
 /// The instructions among these that are computed from one argument, and else from constants.

@@ -85,6 +85,7 @@ pub const FOLLOWABLE: Pipeline = Pipeline {
     passes: Cow::Borrowed(&[
         Static(&TUPLE_CONSTANT_EXPANDER),
         Static(&CALL_INLINER),
+        Static(&TUPLE_SIMPLIFIER),
         Static(&FLATTEN_CALL_GRAPH),
         Static(&UNSHARE_SPLATS),
         Static(&DCE),

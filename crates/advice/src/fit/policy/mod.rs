@@ -1,0 +1,172 @@
+//! Policies of `jax.checkpoint`: which results of the forward half to save, and their price.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use memplan_analysis::{Phase, Sources};
+use memplan_ir::{InstructionId, Op};
+use memplan_passes as passes;
+use memplan_passes::Checkpoint;
+
+use self::lines::{Group, Layers, Lines, group, user_frames};
+use super::Setting;
+use super::candidate::Candidate;
+
+mod ends;
+mod lines;
+
+/// The places of checkpoints, and the values that they save.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Policy {
+    /// The checkpointed layers; `None`: one checkpoint around the differentiated function.
+    layers: Option<Layers>,
+    saves: Saves,
+}
+
+/// The values saved in a checkpointed function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Saves {
+    /// Nothing.
+    Nothing,
+    /// Every matrix product.
+    Dots,
+    /// Matrix products without batch dimensions: those with weights.
+    DotsWithNoBatchDims,
+    /// Results of the operations at these lines.
+    Names(Vec<Group>),
+}
+
+/// The most lines to name for kept values.
+const MAX_LINES: usize = 3;
+
+impl Policy {
+    pub(super) fn what(&self) -> String {
+        let kept = match &self.saves {
+            Saves::Nothing => "save only its inputs".to_string(),
+            Saves::Dots => "save matrix products".to_string(),
+            Saves::DotsWithNoBatchDims => "save matrix products with weights".to_string(),
+            Saves::Names(groups) => {
+                let lines = groups.iter().map(|group| format!("`{}` at {}", group.operation, group.line));
+                format!("save {}", lines.collect::<Vec<_>>().join(", "))
+            }
+        };
+        match &self.layers {
+            None => format!("checkpoint the whole differentiated function: {kept}"),
+            Some(Layers { border: Group { line, operation, .. }, .. }) => {
+                format!("checkpoint each layer, up to `{operation}` at {line}: {kept}")
+            }
+        }
+    }
+
+    /// What `jax.checkpoint` saves, in Python.
+    pub(super) fn expression(&self) -> String {
+        let name = match &self.saves {
+            Saves::Nothing => "nothing_saveable".to_string(),
+            Saves::Dots => "dots_saveable".to_string(),
+            Saves::DotsWithNoBatchDims => "dots_with_no_batch_dims_saveable".to_string(),
+            Saves::Names(groups) => {
+                let names: Vec<String> = (1..=groups.len()).map(|i| format!("'kept{i}'")).collect();
+                format!("save_only_these_names({})", names.join(", "))
+            }
+        };
+        format!("jax.checkpoint_policies.{name}")
+    }
+
+    pub(super) fn apply(&self) -> String {
+        let function = match &self.layers {
+            None => "loss",
+            Some(layers) => layers.function.as_deref().unwrap_or("layer"),
+        };
+        let with = match &self.saves {
+            Saves::Nothing => String::new(),
+            _ => format!(", policy={}", self.expression()),
+        };
+        let mut text = format!("{function} = jax.checkpoint({function}{with})");
+        if let Saves::Names(groups) = &self.saves {
+            for (i, group) in (1..).zip(groups) {
+                text += &format!(
+                    "; the result of `{}` at {} in checkpoint_name(.., 'kept{i}')",
+                    group.operation, group.line
+                );
+            }
+        }
+        text
+    }
+
+    /// The program as JAX would write it with this policy.
+    pub(super) fn carry_out(&self, program: &Candidate) -> Result<Candidate, String> {
+        let (module, phases) = (&program.module, program.phases());
+        let sources = Sources::new(module);
+        let is_of = |id: InstructionId, groups: &[Group]| {
+            group(module, &sources, id).is_some_and(|group| groups.contains(&group))
+        };
+        let is_saved = |id: InstructionId| match (&self.saves, &module.instructions[id].op) {
+            (Saves::Nothing, _) => false,
+            (Saves::Dots, op) => matches!(op, Op::Dot(_)),
+            (Saves::DotsWithNoBatchDims, Op::Dot(dot)) => dot.dimensions.lhs_batch.is_empty(),
+            (Saves::DotsWithNoBatchDims, _) => false,
+            (Saves::Names(groups), _) => is_of(id, groups),
+        };
+        let function = self.layers.as_ref().and_then(|layers| layers.function.as_deref());
+        let is_in_layers = |id: InstructionId| {
+            let is_called_in = |function| user_frames(&sources, id).any(|frame| frame.function == function);
+            function.is_none_or(is_called_in)
+        };
+        let is_forward = |id| phases.of(id) == Phase::Forward;
+        let checkpoint = Checkpoint {
+            phase: &|id| phases.of(id),
+            is_saved: &|id| is_saved(id) || !is_in_layers(id),
+            is_border: &|id| {
+                let layers = self.layers.as_ref();
+                is_forward(id) && layers.is_some_and(|layers| is_of(id, std::slice::from_ref(&layers.border)))
+            },
+            must_wait: false,
+            gradients_first: false,
+        };
+        let checkpointed = passes::checkpoint(module, &checkpoint);
+        let module = checkpointed.ok_or("the policy saves everything that the backward half needs")?;
+        Ok(program.with_module(module))
+    }
+}
+
+/// Policies that may help: the predefined ones, those of layers that end with the line that leaves the fewest bytes to
+/// keep, and those of lines.
+pub(super) fn all(program: &Candidate, setting: &Setting<'_>) -> Vec<Policy> {
+    if !program.trains {
+        return Vec::new();
+    }
+    let lines = Lines::new(program, setting);
+    let ready = [Saves::Dots, Saves::DotsWithNoBatchDims];
+    let mut policies: Vec<Policy> = Vec::new();
+    if let Some(layers) = lines.layers(program) {
+        let of_layers = [Saves::Nothing].into_iter().chain(ready.clone());
+        policies.extend(of_layers.map(|saves| Policy { layers: Some(layers.clone()), saves }));
+    }
+    let whole = ready.into_iter().chain(lines.best_names().into_iter().map(Saves::Names));
+    policies.extend(whole.map(|saves| Policy { layers: None, saves }));
+    policies
+}
+
+/// The lines that make most bytes of some values.
+pub(super) fn lines(program: &Candidate, values: &[InstructionId], setting: &Setting<'_>) -> String {
+    let module = &program.module;
+    let sources = Sources::new(module);
+    let mut bytes: BTreeMap<Group, u64> = BTreeMap::new();
+    for &id in values {
+        if let Some(group) = group(module, &sources, id) {
+            let sum = bytes.entry(group).or_default();
+            *sum = sum.saturating_add(setting.target.size_of(module.shape(id)).0);
+        }
+    }
+    let mut groups: Vec<(Group, u64)> = bytes.into_iter().collect();
+    groups.sort_by_key(|(_, bytes)| Reverse(*bytes));
+    let name = |(group, _): &(Group, u64)| format!("`{}` at {}", group.operation, group.line);
+    let mut names: Vec<String> = groups.iter().take(MAX_LINES).map(name).collect();
+    match groups.len().saturating_sub(MAX_LINES) {
+        _ if names.is_empty() => return format!("{} values without source lines", values.len()),
+        0 => {}
+        1 => names.push("one more line".to_string()),
+        more => names.push(format!("{more} more lines")),
+    }
+    names.join(", ")
+}

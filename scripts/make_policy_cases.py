@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""Makes tests/hlo/policies: a small language model as written, and under policies of jax.checkpoint, as JAX lowers them.
+
+usage: make_policy_cases.py     with JAX 0.12.0.1 (`scripts/truth/environment.py` prints the python)
+"""
+
+import functools
+import pathlib
+import re
+
+import jax
+import jax.numpy as jnp
+
+FOLDER = pathlib.Path(__file__).resolve().parent.parent / "tests" / "hlo" / "policies"
+LAYERS, BATCH, LENGTH, WIDTH, WORDS = 3, 4, 64, 64, 512
+KEEP = jax.checkpoint_policies
+
+
+def norm(x):
+    return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-6)
+
+
+def attention(q, k, v):
+    # A mask of constants, in a function that JAX calls.
+    scores = jnp.where(jnp.tril(jnp.ones((LENGTH, LENGTH), bool)), jnp.einsum("btd,bsd->bts", q, k), -1e9)
+    return jnp.einsum("bts,bsd->btd", jax.nn.softmax(scores, -1), v)
+
+
+def layer(p, x):
+    h = norm(x)
+    x = x + attention(h @ p["q"], h @ p["k"], h @ p["v"]) @ p["o"]
+    # An addition in silu's own function, on the line of the layer's result.
+    return x + (jax.nn.silu(norm(x) @ p["gate"]) * (norm(x) @ p["up"])) @ p["down"]
+
+
+def loss(one, p, words):
+    # One embedding for both ends crosses all layers.
+    x = p["embedding"][words]
+    for q in p["layers"]:
+        x = one(q, x)
+    chosen = jnp.take_along_axis(jax.nn.log_softmax(norm(x) @ p["embedding"].T), words[..., None], -1)
+    return -chosen.mean()
+
+
+def step(one, around, p, words):
+    return jax.tree.map(lambda p, g: p - 0.1 * g, p, jax.grad(around(functools.partial(loss, one)))(p, words))
+
+
+def main():
+    shape = lambda *extents: jax.ShapeDtypeStruct(extents, jnp.float32)
+    widths = dict(q=WIDTH, k=WIDTH, v=WIDTH, o=WIDTH, gate=4 * WIDTH, up=4 * WIDTH)
+    one = {name: shape(WIDTH, width) for name, width in widths.items()} | dict(down=shape(4 * WIDTH, WIDTH))
+    parameters = dict(embedding=shape(WORDS, WIDTH), layers=[one] * LAYERS)
+    words = jax.ShapeDtypeStruct((BATCH, LENGTH), jnp.int32)
+    no_batch = functools.partial(jax.checkpoint, policy=KEEP.dots_with_no_batch_dims_saveable)
+    as_it_is = lambda function: function
+    for name, (of_layer, of_loss) in dict(
+        written=(as_it_is, as_it_is),
+        layer=(jax.checkpoint, as_it_is),
+        layer_dots_with_no_batch_dims=(no_batch, as_it_is),
+        loss_dots=(as_it_is, functools.partial(jax.checkpoint, policy=KEEP.dots_saveable)),
+        loss_dots_with_no_batch_dims=(as_it_is, no_batch),
+    ).items():
+        traced = jax.jit(functools.partial(step, of_layer(layer), of_loss)).lower(parameters, words)
+        # Lines are read of the program as written alone.
+        text = traced.as_text("hlo", debug_info=name == "written")
+        (FOLDER / f"{name}.hlo").write_text(re.sub(r'"[^"]*/([^"/]*\.py)"', r'"\1"', text))
+
+
+if __name__ == "__main__":
+    main()
