@@ -16,7 +16,7 @@
 //! * if it *replaces* its operand: an array that the loop passes on only for this value, that nothing else keeps alive,
 //!   and that is no smaller.
 //!
-//! XLA's CPU compiler ([`MotionWorth::AnyWork`]) moves everything that computes something, also of constants and iotas alone.
+//! XLA's CPU and TPU compilers ([`MotionWorth::AnyWork`]) move everything that computes something, also of constants and iotas alone.
 //!
 //! Leaves alone: broadcasts, iotas and constants, which are better computed at their use; control flow, custom calls
 //! and collectives; loops with side effects. Requires nothing. *Changed* means that something was moved.

@@ -49,7 +49,6 @@ mod transposed_state;
 mod tree_reduction_rewriter;
 mod triangular_solve_layouts;
 mod widen_for_each_reader;
-mod windows_outside_lanes;
 mod workspace;
 
 pub use bfloat16_propagation::BFLOAT16_PROPAGATION;
@@ -98,7 +97,6 @@ pub use transposed_state::TRANSPOSED_STATE;
 pub use tree_reduction_rewriter::TREE_REDUCTION_REWRITER;
 pub use triangular_solve_layouts::TRIANGULAR_SOLVE_LAYOUTS;
 pub use widen_for_each_reader::WIDEN_FOR_EACH_READER;
-pub use windows_outside_lanes::WINDOWS_OUTSIDE_LANES;
 
 use memplan_memory::Compiler;
 use serde::de::DeserializeOwned;

@@ -10,15 +10,15 @@
 //! short and in lanes, it takes 128 lanes: above, 6 MB become 256. A dimension that the reshape does not change may be
 //! in lanes instead. libtpu chooses the order of dimensions in which operand and result need the fewest bytes together.
 //!
-//! Lookups and scatters read and write arrays with rows in lanes, unless such an array takes far more bytes
-//! ([`MOST_PADDING_OF_ROWS`]). Products of batches read operands with rows in lanes, however many bytes these take.
+//! Scatters and products of batches read and write arrays with rows in lanes, however many bytes these take, and lookups do
+//! unless the table takes far more ([`looks_up_in_lanes`]).
 //!
 //! Left alone: operations that need no more bytes, reshapes of more than [`MOST_RUNS`] runs of dimensions, and machines
 //! without tiles. *Changed* means that there is a new copy.
 
 use memplan_ir::{ArrayShape, DotOperand, InstructionId, Module, Names, Op, Shape, Users, copy_into};
 use memplan_memory::Target;
-use memplan_rewriter::views::{MOST_PADDING_OF_ROWS, common_runs, rows_in_lanes, unit_dimensions};
+use memplan_rewriter::views::{common_runs, looks_up_in_lanes, rows_in_lanes, unit_dimensions};
 use memplan_rewriter::{Context, PassError, PassFn, call_graph, cost};
 
 /// The pass.
@@ -125,11 +125,10 @@ struct ByRows {
 fn looked_up(module: &Module, id: InstructionId, target: &Target) -> Option<ByRows> {
     let instruction = &module.instructions[id];
     let array = |at: usize| module.shape(instruction.operands[at]).as_array();
-    let rows = |array: &ArrayShape, is_indexed: &dyn Fn(i64) -> bool| {
-        rows_in_lanes(array, is_indexed, MOST_PADDING_OF_ROWS, target)
-    };
+    let rows =
+        |array: &ArrayShape, is_indexed: &dyn Fn(i64) -> bool| rows_in_lanes(array, is_indexed, target);
     let found = match &instruction.op {
-        Op::Gather(numbers) => {
+        Op::Gather(numbers) if looks_up_in_lanes(array(0)?, numbers, target) => {
             let is_indexed =
                 |d: i64| numbers.start_index_map.contains(&d) || numbers.operand_batching_dims.contains(&d);
             let result = module.shape(id).as_array()?;
@@ -155,7 +154,7 @@ fn looked_up(module: &Module, id: InstructionId, target: &Target) -> Option<ByRo
                 let rows = numbers.free(of, array.rank());
                 let has_rows = rows.iter().any(|&d| array.dimensions[d as usize] > 1);
                 let is_batch = |d: i64| numbers.batch(of).contains(&d);
-                has_rows.then(|| Some((at, rows_in_lanes(array, &is_batch, u64::MAX, target)?)))?
+                has_rows.then(|| Some((at, rows_in_lanes(array, &is_batch, target)?)))?
             };
             let operands = [(0, DotOperand::Lhs), (1, DotOperand::Rhs)];
             ByRows { operands: operands.into_iter().filter_map(operand).collect(), result: None }

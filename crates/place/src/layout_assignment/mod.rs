@@ -478,10 +478,16 @@ impl<'a> Choice<'a> {
         if let Op::Gather(numbers) = &instruction.op
             && self.target.fusion.dot.windows_outside_tiles
         {
-            let usual = ArrayShape { layout: Some(self.target.default_layout(array)), ..array.clone() };
+            let usual = |array: &ArrayShape| ArrayShape {
+                layout: Some(self.target.default_layout(array)),
+                ..array.clone()
+            };
+            let table = usual(self.module.shape(instruction.operands[0]).as_array()?);
+            if !views::looks_up_in_lanes(&table, numbers, self.target) {
+                return None;
+            }
             let is_looked_up = |d| !numbers.offset_dims.contains(&d);
-            let most = views::MOST_PADDING_OF_ROWS;
-            return views::rows_in_lanes(&usual, &is_looked_up, most, self.target)?
+            return views::rows_in_lanes(&usual(array), &is_looked_up, self.target)?
                 .as_array()?
                 .layout
                 .clone();

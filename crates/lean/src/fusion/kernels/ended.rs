@@ -29,8 +29,8 @@ impl Grouper<'_> {
     }
 
     /// Whether operations lead from a product to `id`, each read by the next one alone, and `id` takes no more bytes than the
-    /// product, or than the product in the type that it is converted to at once. A conversion is not such an `id`: it is
-    /// computed by its readers.
+    /// product. A conversion is not such an `id`: it is computed by its readers. Kernels of products of batches may end with
+    /// more bytes where softmax follows: libtpu stores the exponentials instead, which are as many.
     fn is_led_to_by_product(&self, id: InstructionId) -> bool {
         let op = |id: InstructionId| &self.module.instructions[id].op;
         let rules = &self.target.fusion.dot;
@@ -42,10 +42,6 @@ impl Grouper<'_> {
             return false;
         }
         let is_read_once = |operand: InstructionId| self.users.of(operand).len() == 1;
-        let is_product = |at: InstructionId, operand: InstructionId| {
-            let stored = if *op(at) == Op::Convert { at } else { operand };
-            matches!(op(operand), Op::Dot(_)) && self.bytes[id] <= self.bytes[stored]
-        };
         let leads_on = |operand: InstructionId| {
             matches!(op(operand), Op::Reshape { .. } | Op::Bitcast | Op::Transpose { .. })
                 || cost::is_pointwise(self.module, operand)
@@ -57,12 +53,39 @@ impl Grouper<'_> {
             for &operand in self.module.instructions[at].operands.iter().filter(|&&of| is_read_once(of)) {
                 match leads_on(operand) {
                     true => before.push(operand),
-                    false if is_product(at, operand) => return true,
+                    false if !matches!(op(operand), Op::Dot(_)) => {}
+                    false if self.bytes[id] <= self.bytes[operand] => return true,
+                    false if self.are_scores(id, operand, &before) => return true,
                     false => {}
                 }
             }
         }
         false
+    }
+
+    /// Whether `id` is reduced, as the scores of softmax are, and made by these operations of a product of batches. Where a
+    /// product with a dimension of one element is transposed in between, they are not: libtpu transposes by reducing along the
+    /// product's other dimension, and stores the product.
+    fn are_scores(&self, id: InstructionId, product: InstructionId, made_by: &[InstructionId]) -> bool {
+        let op = |id: InstructionId| &self.module.instructions[id].op;
+        let arrays = [id, product].map(|id| self.module.shape(id).as_array());
+        let (Op::Dot(dot), [Some(scores), Some(array)]) = (op(product), arrays) else { return false };
+        let is_long = |&d: &i64| array.dimensions[d as usize] > 1;
+        let turns = made_by.iter().any(|&at| match (op(at), self.module.shape(at).as_array()) {
+            (Op::Transpose { dimensions }, Some(turned)) => {
+                let long = dimensions.iter().zip(&turned.dimensions).filter(|(_, extent)| **extent > 1);
+                !long.map(|(d, _)| d).is_sorted()
+            }
+            _ => false,
+        });
+        let last = scores.dimensions.iter().rposition(|&extent| extent > 1).map(|d| d as i64);
+        let is_reduced_last = |&user: &InstructionId| match op(user) {
+            Op::Reduce { dimensions } => Some(last.is_some_and(|last| dimensions.contains(&last))),
+            _ => None,
+        };
+        let reduced_last = self.users.of(id).iter().find_map(is_reduced_last);
+        (0..dot.dimensions.lhs_batch.len() as i64).any(|d| is_long(&d))
+            && reduced_last.is_some_and(|is_last| !array.dimensions.contains(&1) || is_last != turns)
     }
 
     /// Whether an operand is a product whose kernel could end with the computation of `id`: everything else that is made

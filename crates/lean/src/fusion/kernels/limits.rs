@@ -43,6 +43,9 @@ impl Grouper<'_> {
         if is_gather && !self.target.fusion.gather_prologue {
             return Err(Verdict::Producer(Opcode::Gather));
         }
+        if self.is_spread(id) && !self.target.fusion.pad_prologue {
+            return Err(Verdict::Producer(Opcode::Pad));
+        }
         if id == self.root {
             return Err(Verdict::Result);
         }
@@ -53,6 +56,14 @@ impl Grouper<'_> {
             return Err(Verdict::Padded);
         }
         Ok(class)
+    }
+
+    /// Whether an instruction pads between elements.
+    fn is_spread(&self, id: InstructionId) -> bool {
+        match &self.module.instructions[id].op {
+            Op::Pad { dimensions } => dimensions.iter().any(|of| of.interior > 0),
+            _ => false,
+        }
     }
 
     /// Whether an instruction copies an array into a layout that takes more bytes. The reader that requires that layout
