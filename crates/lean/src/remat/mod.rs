@@ -245,7 +245,7 @@ pub(crate) fn profiles(
     options: &FusionOptions,
 ) -> Vec<(ComputationId, Profile)> {
     let mut live = LiveBytes::new(module, target);
-    let groupings = fusion::group(module, graph, target, Siblings::Leave, options);
+    let groupings = fusion::group(module, graph, target, Siblings::Leave, false, options);
     groupings
         .into_iter()
         .map(|(computation, grouping)| (computation, live.profile(computation, &grouping)))

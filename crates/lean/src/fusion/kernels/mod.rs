@@ -76,10 +76,11 @@ pub(crate) fn group(
     graph: &CallGraph,
     target: &Target,
     siblings: Siblings,
+    explain: bool,
     options: &FusionOptions,
 ) -> Vec<(ComputationId, Grouping)> {
     let users = Users::new(module);
-    let mut grouper = Grouper::new(module, target, &users, options);
+    let mut grouper = Grouper::new(module, target, &users, explain, options);
     let mut group = |computation| {
         grouper.group(computation);
         match (siblings, &target.fusion.multi_output) {
@@ -96,6 +97,8 @@ struct Grouper<'a> {
     module: &'a Module,
     target: &'a Target,
     users: &'a Users,
+    /// Whether to keep every decision.
+    explain: bool,
     options: &'a FusionOptions,
     grouping: Grouping,
     /// The kernels that compute an instruction.
@@ -139,12 +142,14 @@ impl<'a> Grouper<'a> {
         module: &'a Module,
         target: &'a Target,
         users: &'a Users,
+        explain: bool,
         options: &'a FusionOptions,
     ) -> Grouper<'a> {
         let mut grouper = Grouper {
             module,
             target,
             users,
+            explain,
             options,
             grouping: Grouping::default(),
             kernels_of: SecondaryMap::new(),
@@ -246,10 +251,10 @@ impl<'a> Grouper<'a> {
         self.record_reads(id, rank);
     }
 
-    /// Records the decision about an instruction and each of its users.
+    /// Keeps the decision about an instruction and each of its users.
     fn note(&mut self, id: InstructionId, verdict: Verdict) {
         // Parameters and the like are in memory without anybody deciding so.
-        if self.classes[id] != CostClass::Free {
+        if self.explain && self.classes[id] != CostClass::Free {
             let users = self.users.of(id).iter();
             self.grouping.decisions.extend(users.map(|&user| FusionEdge {
                 producer: id,
@@ -338,8 +343,8 @@ impl<'a> Grouper<'a> {
     }
 
     /// How each kernel would use an instruction. One pass over its users, however many kernels they are in.
-    fn usages(&self, id: InstructionId, kernels: &[KernelId]) -> Vec<Usage> {
-        let mut usages = vec![Usage::none(); kernels.len()];
+    fn usages(&self, id: InstructionId, kernels: &[KernelId]) -> SmallVec<[Usage; 2]> {
+        let mut usages: SmallVec<[Usage; 2]> = SmallVec::from_elem(Usage::none(), kernels.len());
         for &user in self.users.of(id) {
             for kernel in &self.kernels_of[user] {
                 let at = kernels.binary_search(kernel).expect("these are the kernels of all users");
