@@ -39,7 +39,6 @@ mod slow;
 mod strides;
 
 use cranelift_entity::{EntitySet, SecondaryMap};
-use memplan_analysis::CallGraph;
 use memplan_ir::{ComputationId, InstructionId, Module, Opcode, ShapeIndex, Users};
 use memplan_memory::{FusionGoal, Target};
 use memplan_rewriter::cost::{self, CostClass, Hero};
@@ -69,11 +68,11 @@ pub(crate) enum Siblings {
     Leave,
 }
 
-/// Groups the instructions of every computation that has buffers. Close to linear in the number of instructions that
-/// come out.
+/// Groups the instructions of computations that have buffers. Close to linear in the number of instructions that come
+/// out.
 pub(crate) fn group(
     module: &Module,
-    graph: &CallGraph,
+    computations: &[ComputationId],
     target: &Target,
     siblings: Siblings,
     explain: bool,
@@ -90,7 +89,7 @@ pub(crate) fn group(
         }
         std::mem::take(&mut grouper.grouping)
     };
-    graph.sequential().iter().map(|&computation| (computation, group(computation))).collect()
+    computations.iter().map(|&computation| (computation, group(computation))).collect()
 }
 
 struct Grouper<'a> {
