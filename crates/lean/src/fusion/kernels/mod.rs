@@ -190,6 +190,7 @@ impl<'a> Grouper<'a> {
         self.n_materialized = 0;
         self.spans = merge::Spans::default();
         self.duplication_budget = self.options.max_duplication.saturating_mul(body.instructions.len());
+        self.grouping.inside.reserve(body.instructions.len());
         for (position, &id) in body.instructions.iter().enumerate() {
             self.positions[id] = position as u32;
             self.classes[id] = cost::class_of(self.module, id);
