@@ -16,7 +16,10 @@ use memplan_memory::{
 };
 use memplan_pack as pack;
 use memplan_passes as passes;
-use memplan_passes::{Context, CopyReport, InsertedCopy, PassError, Pipeline, RunOptions};
+use memplan_passes::{
+    AddsOrder, COPY_INSERTION, Context, CopyInsertion, CopyReport, InsertedCopy, LEGALIZE, Pass, PassError,
+    Pipeline, RunOptions,
+};
 use memplan_plan_hlo as plan;
 use memplan_plan_hlo::{
     AsXla, AssignOptions, PeakReport, PlaceOptions, PlanError, PlanOptions, Planned, ProgramCost,
@@ -121,6 +124,7 @@ pub fn estimate_compiled(
 /// What a compiler is expected to make of a valid module, and what that needs.
 pub(crate) struct Expected {
     module: Module,
+    /// Its plan, without a fingerprint.
     planned: Planned,
     /// Bytes by kind.
     pub(crate) totals: Totals,
@@ -144,13 +148,13 @@ impl Expected {
         let reports = runs.iter().filter_map(|run| run.report.as_ref()?.downcast_ref::<CopyReport>());
         let copies = reports.flat_map(|report| report.copies.iter().cloned()).collect();
         let options = plan_options(compiler);
-        let mut planned = plan::plan(&module, machine, &options)?;
-        planned.apply(&mut module);
+        let mut planned = plan::plan_unnamed(&module, machine, &options)?;
+        planned.schedule.apply(&mut module);
         if let Some(rules) = &compiler.loops_with_slices
             && order_loops(&mut module, rules)
         {
             module.is_scheduled = true;
-            planned = plan::plan(&module, machine, &options)?;
+            planned = plan::plan_unnamed(&module, machine, &options)?;
         }
         if let Some(rules) = &compiler.latency_hiding
             && let Some((order, hidden)) = hidden(&module, &planned, rules, machine, &options)
@@ -160,7 +164,7 @@ impl Expected {
         if let Some(fast) = fast_memory_options(compiler, machine, planned.plan.totals.temp) {
             module.is_scheduled = true;
             assign_fast_memory(&mut module, machine, &fast)?;
-            planned = plan::plan(&module, machine, &options)?;
+            planned = plan::plan_unnamed(&module, machine, &options)?;
         }
         let code = compiler.code.of(n_kernels(&module, &planned.facts.graph));
         Ok(Expected::planned(module, planned, copies, machine, code))
@@ -174,9 +178,9 @@ impl Expected {
         code: Bytes,
     ) -> Result<Expected, EstimateError> {
         let context = Context { target: machine };
-        passes::run(&mut module, &[&passes::LEGALIZE], &context, RunOptions::default())?;
-        let mut planned = plan::plan(&module, machine, &plan_options(compiler))?;
-        planned.apply(&mut module);
+        passes::run(&mut module, &[&LEGALIZE], &context, RunOptions::default())?;
+        let planned = plan::plan_unnamed(&module, machine, &plan_options(compiler))?;
+        planned.schedule.apply(&mut module);
         Ok(Expected::planned(module, planned, Vec::new(), machine, code))
     }
 
@@ -213,7 +217,8 @@ impl From<Expected> for Estimate {
     fn from(expected: Expected) -> Estimate {
         let peak = plan::peak_report(&expected.module, &expected.planned.facts, &expected.planned.plan);
         let total = expected.total();
-        let Expected { module, planned, totals, run, copies } = expected;
+        let Expected { module, mut planned, totals, run, copies } = expected;
+        planned.plan.fingerprint = ir::fingerprint(&module);
         Estimate { totals, total, interval: None, peak, run, module, planned, devices: None, copies }
     }
 }
@@ -237,7 +242,11 @@ pub(crate) fn kind_of(module: &Module) -> ProgramKind {
 /// of the compiler.
 pub(crate) fn passes_of(compiler: &Compiler) -> Result<Pipeline, EstimateError> {
     let own = passes::of_compiler(compiler)?.into_iter();
-    let list = own.chain([passes::LEGALIZE.into()]);
+    // Copies that rely on no added order are all that a program needs.
+    let copies: Option<CopyInsertion> = compiler.options_of(COPY_INSERTION.name())?;
+    let has_copies = copies.is_some_and(|copies| copies.adds_order == AddsOrder::Never);
+    let legalize = if has_copies { LEGALIZE.without(COPY_INSERTION.name()) } else { LEGALIZE };
+    let list = own.chain([legalize.into()]);
     Ok(Pipeline::new("estimate", "what the compiler does before it orders a program", list))
 }
 
@@ -264,7 +273,7 @@ fn hidden(
     }
     ordered.is_scheduled = true;
     // What would write over a value before all have read it keeps its order.
-    let found = plan::plan(&ordered, machine, options).ok()?;
+    let found = plan::plan_unnamed(&ordered, machine, options).ok()?;
     let needed = found.plan.totals.total.0 as f64;
     let usable = machine.space(MemorySpaceId::MAIN).and_then(|space| space.usable());
     let is_allowed = usable.is_none_or(|usable| needed <= usable.0 as f64 * rules.memory_share);

@@ -522,12 +522,8 @@ impl Search<'_> {
 
     /// Whether nothing more is tried on the program without any rewrite: it is large, and another one beats it.
     fn leaves_first(&self, found: &[Attempt]) -> bool {
-        let (first, others) = found.split_first().expect("there is the program as it was");
-        let beats = |other: &Attempt| {
-            let (new, old) = (other.estimated.price, first.estimated.price);
-            new.total < old.total && new.seconds <= old.seconds
-        };
-        self.width(&first.module) < self.options.width && others.iter().any(beats)
+        let prices: Vec<Estimated> = found.iter().map(|attempt| attempt.estimated).collect();
+        self.width(&found[0].module) < self.options.width && !choice::undominated(&prices).contains(&0)
     }
 
     /// Whether a form of a rewrite does anything for a program, so that weaker forms may be worth their time.
@@ -605,16 +601,23 @@ impl Search<'_> {
         // Of a large module only the likeliest order is tried.
         let is_small = self.width(module) == self.options.width;
         let orders = if is_small { &rewrite.orders[..] } else { &rewrite.orders[rewrite.orders.len() - 1..] };
+        // It has the order of its text already.
+        let is_ordered = *orders == [FirstGuess::Text];
         let orders = orders.iter().flat_map(|&guess| ways.iter().map(move |way| (guess, way)));
-        let settings: Vec<SettingId> =
-            orders.map(|(guess, way)| memo.branch(first, [Try::Order(guess), Try::Way(way)])).collect();
+        let settings: Vec<SettingId> = orders
+            .map(|(guess, way)| {
+                let order = (!is_ordered).then_some(Try::Order(guess));
+                memo.branch(first, order.into_iter().chain([Try::Way(way)]))
+            })
+            .collect();
         memo.reach(&settings, 2, threads, |program, step| self.take(program, step, rewrite, module))?;
         let mut candidates: Vec<Candidate> = Vec::new();
         for setting in settings {
-            let (program, reports) = (memo.program(setting), &*memo.done(setting)[1]);
+            let reports = memo.done(setting).last().expect("every setting has a way");
+            let program = memo.program(setting);
             let is_new = candidates.iter().all(|known| !Arc::ptr_eq(&known.module, program));
             if let Some(reports) =
-                reports.clone().filter(|_| is_new && self.may_pay(rewrite, module, now.price, program))
+                Option::clone(reports).filter(|_| is_new && self.may_pay(rewrite, module, now.price, program))
             {
                 candidates.push(Candidate { module: program.clone(), reports });
             }

@@ -28,11 +28,11 @@ impl Names {
     pub fn new(module: &Module) -> Names {
         let computations = module.computations.values();
         let instructions = computations.clone().flat_map(|computation| &computation.instructions);
-        let taken = computations
-            .map(|computation| hash(&computation.name))
-            .chain(instructions.map(|&id| hash(&module.instructions[id].name)))
-            .collect();
-        Names { taken, ..Names::default() }
+        let mut names = Names::default();
+        names.taken.reserve(module.computations.len() + module.instructions.len());
+        names.taken.extend(computations.map(|computation| hash(&computation.name)));
+        names.taken.extend(instructions.map(|&id| hash(&module.instructions[id].name)));
+        names
     }
 
     /// For a module of which only [`Names::fresh`] names more: the numbers that it puts behind stems are larger than those

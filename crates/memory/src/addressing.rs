@@ -4,7 +4,7 @@
 //! dimension: with plain strides `index * stride`, with tiles a sum of digits of the index, each times a stride.
 //! Kernels use only that, so they treat strided, tiled and packed arrays alike.
 
-use memplan_ir::{ArrayShape, Tile};
+use memplan_ir::{ArrayShape, Layout, Tile};
 use smallvec::SmallVec;
 
 /// A digit of an index: `index / divisor % modulus`, worth `stride`.
@@ -44,11 +44,19 @@ pub fn is_view(from: &ArrayShape, to: &ArrayShape) -> bool {
         && from.element_count() == to.element_count()
         && from.memory_space() == to.memory_space()
         && rare(from) == rare(to);
+    if !same_elements {
+        return false;
+    }
+    // Both are in row-major order without gaps, as nearly all are.
+    let is_plain = |shape: &ArrayShape| shape.layout.as_ref().is_none_or(Layout::is_plain);
+    if is_plain(from)
+        && is_plain(to)
+        && from.dense_bytes().is_some_and(|bytes| 0 < bytes && bytes <= i64::MAX as u64)
+    {
+        return true;
+    }
     let (Some(a), Some(b)) = (Addressing::new(from), Addressing::new(to)) else { return false };
-    same_elements
-        && a.size == b.size
-        && a.packed_bits == b.packed_bits
-        && numbered_digits(from, &a) == numbered_digits(to, &b)
+    a.size == b.size && a.packed_bits == b.packed_bits && numbered_digits(from, &a) == numbered_digits(to, &b)
 }
 
 impl Addressing {

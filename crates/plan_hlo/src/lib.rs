@@ -52,7 +52,7 @@ pub use memplan_plan::{
     schedule_region, schedule_regions,
 };
 pub use pins::{Pin, PinError, Pinned};
-pub use plan::{PlanOptions, Planned, assign_best, plan};
+pub use plan::{PlanOptions, Planned, assign_best, plan, plan_unnamed};
 pub use program::HloProgram;
 pub use regions::Results;
 pub use report::{KeptBy, PeakBuffer, PeakReport, kept_by, peak_report, peak_report_in, report_at};

@@ -46,6 +46,16 @@ impl Planned {
 /// # Errors
 /// See [`PlanError`].
 pub fn plan(module: &Module, target: &Target, options: &PlanOptions) -> Result<Planned, PlanError> {
+    let mut planned = plan_unnamed(module, target, options)?;
+    planned.plan.fingerprint = fingerprint(module);
+    Ok(planned)
+}
+
+/// As [`plan()`], but the plan does not say which module it is for: its fingerprint is zero.
+///
+/// # Errors
+/// See [`PlanError`].
+pub fn plan_unnamed(module: &Module, target: &Target, options: &PlanOptions) -> Result<Planned, PlanError> {
     let aliasing = Aliasing::new(module)?;
     let schedules = match module.is_scheduled && !options.reschedule {
         true => vec![Schedule::in_textual_order(module)],
@@ -58,7 +68,7 @@ pub fn plan(module: &Module, target: &Target, options: &PlanOptions) -> Result<P
 }
 
 /// Assigns under each schedule and keeps the plan with the lowest total; the first of equals. Returns the number of its
-/// schedule, too.
+/// schedule, too. The plan has no fingerprint before [`Planned::apply`].
 ///
 /// # Errors
 /// See [`PlanError`].
@@ -82,7 +92,5 @@ pub fn assign_best(
             best = Some((number, Planned { schedule, facts, plan }));
         }
     }
-    let (number, mut planned) = best.expect("there is a schedule to plan for");
-    planned.plan.fingerprint = fingerprint(module);
-    Ok((number, planned))
+    Ok(best.expect("there is a schedule to plan for"))
 }

@@ -5,7 +5,7 @@
 //! *cheap* here. *Expensive* operations read many elements for each element of their result.
 
 use memplan_analysis::{Machine, operations};
-use memplan_ir::{Access, ArrayShape, Instruction, InstructionId, Module, Op, Role, Shape};
+use memplan_ir::{Access, ArrayShape, InstructionId, Module, Op, Role, Shape};
 use memplan_memory::{MemorySpaceId, Target, is_view};
 
 use crate::views::inverse;
@@ -45,7 +45,7 @@ pub fn class_of(module: &Module, id: InstructionId) -> CostClass {
         Shape::Array(array) => array.is_plain() && array.element_count().is_some(),
         _ => false,
     };
-    let class = class_of_op(instruction);
+    let class = class_of_op(&instruction.op);
     let fits = match class {
         CostClass::Free | CostClass::Opaque => true,
         // A variadic reduction or scatter has a tuple of results.
@@ -60,8 +60,12 @@ pub fn class_of(module: &Module, id: InstructionId) -> CostClass {
     }
 }
 
-fn class_of_op(instruction: &Instruction) -> CostClass {
-    let op = &instruction.op;
+/// Whether an operation is [`CostClass::Free`], whatever its shape.
+pub fn is_free(op: &Op) -> bool {
+    class_of_op(op) == CostClass::Free
+}
+
+fn class_of_op(op: &Op) -> CostClass {
     let traits = op.traits();
     match (traits.role, traits.access) {
         (Role::Provides | Role::Regroups, _) => CostClass::Free,
@@ -139,7 +143,10 @@ pub fn reuses_elements(module: &Module, id: InstructionId) -> bool {
 /// array it moves elements apart or together, and the sizes behind them.
 pub fn moves_no_bytes(module: &Module, id: InstructionId) -> bool {
     let instruction = &module.instructions[id];
-    let operand = instruction.operands.first().and_then(|&operand| module.shape(operand).as_array());
+    if !matches!(instruction.op, Op::Reshape { .. } | Op::Transpose { .. }) {
+        return false;
+    }
+    let operand = module.shape(instruction.operands[0]).as_array();
     let Some((result, operand)) = module.shape(id).as_array().zip(operand) else { return false };
     if result.is_dynamic() || operand.is_dynamic() {
         return false;

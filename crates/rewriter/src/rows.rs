@@ -223,6 +223,7 @@ fn rows_of_result(module: &Module, id: InstructionId, n: i64, number: usize, row
             let operand = module.shape(instruction.operands[number]).as_array()?;
             through_reshape(operand, module.shape(id).as_array()?, n, rows)
         }
+        op if op.is_elementwise() => Some(rows),
         _ => {
             let maps = operands_read(module, id);
             let map = maps[number].as_ref()?;

@@ -96,6 +96,10 @@ struct Merger<'a> {
     groups: Vec<Group>,
     /// The group of each merged product.
     group_of: FxHashMap<InstructionId, usize>,
+    /// The place of each instruction in the text.
+    places: SecondaryMap<InstructionId, u32>,
+    /// First and last place of instructions of which the first needs the last: merged products, and control dependencies.
+    ahead: Vec<[u32; 2]>,
     /// The last search for dependencies that saw each instruction, and the number of searches.
     seen: SecondaryMap<InstructionId, u32>,
     n_searches: u32,
@@ -108,14 +112,21 @@ const MOST_VISITS: usize = 20_000_000;
 impl<'a> Merger<'a> {
     fn new(module: &'a Module, rules: DotMergerRules) -> Merger<'a> {
         let (groups, group_of) = (Vec::new(), FxHashMap::default());
-        let seen = SecondaryMap::new();
-        Merger { module, rules, groups, group_of, seen, n_searches: 0, visits: MOST_VISITS }
+        let (places, seen) = (SecondaryMap::new(), SecondaryMap::new());
+        let (ahead, n_searches, visits) = (Vec::new(), 0, MOST_VISITS);
+        Merger { module, rules, groups, group_of, places, ahead, seen, n_searches, visits }
     }
 
     fn merge(mut self, computation: ComputationId) -> Vec<Group> {
         // The products that read each operand, and its side, in the order of the first of them.
         let mut classes: IndexMap<(InstructionId, usize), Vec<Product>, FxBuildHasher> = IndexMap::default();
+        for (place, &id) in self.module.computations[computation].instructions.iter().enumerate() {
+            self.places[id] = place as u32;
+        }
         for &id in &self.module.computations[computation].instructions {
+            let before = &self.module.instructions[id].control_predecessors;
+            let places = before.iter().map(|&before| [self.places[id], self.places[before]]);
+            self.ahead.extend(places.filter(|[first, last]| first < last));
             for side in [DotOperand::Lhs, DotOperand::Rhs] {
                 if let Some(product) = self.product(id, side) {
                     let shared = 1 - side as usize;
@@ -162,6 +173,9 @@ impl<'a> Merger<'a> {
             merged.push(other.id);
             bytes = bytes.saturating_add(other.bytes);
             self.group_of.insert(other.id, group);
+            let mut places = [first.id, other.id].map(|id| self.places[id]);
+            places.sort_unstable();
+            self.ahead.push(places);
             self.groups[group].products.clone_from(&merged);
         }
     }
@@ -200,6 +214,7 @@ impl<'a> Merger<'a> {
     /// Whether one of the first needs one of the others; yes where the search takes too long.
     fn depends(&mut self, of: &[InstructionId], on: &[InstructionId]) -> bool {
         self.n_searches += 1;
+        let horizon = self.horizon(on);
         of.iter().for_each(|&id| self.seen[id] = self.n_searches);
         let mut stack: Vec<InstructionId> = of.to_vec();
         while let Some(id) = stack.pop() {
@@ -212,12 +227,27 @@ impl<'a> Merger<'a> {
                 if on.contains(&before) {
                     return true;
                 }
-                if std::mem::replace(&mut self.seen[before], self.n_searches) != self.n_searches {
+                let is_new = std::mem::replace(&mut self.seen[before], self.n_searches) != self.n_searches;
+                if is_new && self.places[before] >= horizon {
                     stack.push(before);
                 }
             }
         }
         false
+    }
+
+    /// The place in the text before which no instruction needs one of these: it needs instructions before it, and what
+    /// is known to be ahead.
+    fn horizon(&self, on: &[InstructionId]) -> u32 {
+        let mut horizon = on.iter().map(|&id| self.places[id]).min().unwrap_or(0);
+        let across = |horizon| {
+            let across = self.ahead.iter().filter(|&&[first, last]| first < horizon && horizon <= last);
+            across.map(|&[first, _]| first).min()
+        };
+        while let Some(earlier) = across(horizon) {
+            horizon = earlier;
+        }
+        horizon
     }
 }
 

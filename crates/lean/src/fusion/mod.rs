@@ -72,7 +72,8 @@ impl Pass for Fusion {
     fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {
         let graph = call_graph(module, self.name())?;
         let siblings = if self.updates { Siblings::JoinUpdates } else { Siblings::Join };
-        let groupings = group(module, &graph, context.target, siblings, &self.options);
+        let computations = graph.sequential();
+        let groupings = group(module, computations, context.target, siblings, self.explain, &self.options);
         let report = self.explain.then(|| Report::new(explain(module, &groupings)));
         let changed = emit_all(module, context, &groupings)?;
         Ok(Outcome { changed, report })

@@ -4,7 +4,7 @@
 //! place. The planner is exact, but runs later.
 
 use cranelift_entity::SecondaryMap;
-use memplan_ir::{ComputationId, InstructionId, Module, Op};
+use memplan_ir::{Access, ComputationId, InstructionId, Module, Op};
 use memplan_memory::Target;
 use memplan_rewriter::cost::{self, CostClass, Hero};
 
@@ -80,7 +80,7 @@ impl<'a> LiveBytes<'a> {
         let body = &self.module.computations[computation];
         self.ends[body.root] = body.instructions.len() as u32;
         for &id in body.instructions.iter().rev() {
-            let is_view = cost::class_of(self.module, id) == CostClass::Free || grouping.is_view(id);
+            let is_view = cost::is_free(&self.module.instructions[id].op) || grouping.is_view(id);
             let end = if is_view { self.ends[id] } else { self.positions[id] };
             match grouping.kernel_rooted_at(id) {
                 Some(kernel) => {
@@ -111,8 +111,9 @@ impl<'a> LiveBytes<'a> {
     }
 
     fn is_in_place(&self, id: InstructionId) -> bool {
-        let is_update = matches!(cost::class_of(self.module, id), CostClass::Hero(Hero::Update));
-        is_update || self.module.instructions[id].op == Op::While
+        let op = &self.module.instructions[id].op;
+        let is_update = || cost::class_of(self.module, id) == CostClass::Hero(Hero::Update);
+        matches!(op, Op::While) || op.traits().access == Access::Update && is_update()
     }
 
     /// Bytes live in the computations that an instruction runs.

@@ -43,7 +43,7 @@ use memplan_memory::{Bytes, Target};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::FusionOptions;
-use crate::fusion::{self, Siblings};
+use crate::fusion::{self, Grouping, Siblings};
 use live_bytes::{LiveBytes, Profile};
 use memplan_min_cut::UNCUTTABLE;
 use memplan_rewriter::cost::{self, CostClass, Hero};
@@ -120,6 +120,8 @@ impl Pass for Remat {
             target: context.target,
             runs: frequencies(module, &graph),
             attempts: FxHashMap::default(),
+            groupings: Groupings::default(),
+            is_as_profiled: true,
             copies: FxHashSet::default(),
             changed: false,
         };
@@ -144,6 +146,9 @@ struct Search<'a> {
     /// How often each computation runs.
     runs: SecondaryMap<ComputationId, f64>,
     attempts: FxHashMap<ComputationId, Attempt>,
+    groupings: Groupings,
+    /// Whether the module is as it was last profiled.
+    is_as_profiled: bool,
     /// Recomputing instructions. Those of changes that were undone are in no computation.
     copies: FxHashSet<InstructionId>,
     changed: bool,
@@ -156,7 +161,8 @@ impl Search<'_> {
         for round in 0..=self.options.max_rounds {
             let may_change = round < self.options.max_rounds;
             let mut is_settled = true;
-            let profiles = profiles(module, graph, self.target, &self.options.fusion);
+            let profiles = self.groupings.profiles(module, graph, self.target, &self.options.fusion);
+            self.is_as_profiled = true;
             let at_peak = at_peak(module, &profiles);
             for (computation, profile) in profiles {
                 let is_at_peak = at_peak.contains(&computation);
@@ -180,43 +186,59 @@ impl Search<'_> {
         names: &mut Names,
     ) -> bool {
         let options = self.options;
+        let mut others = self.attempts.iter().filter(|(other, _)| **other != computation);
+        // The profile holds for whatever this visit does.
+        let is_alone = self.is_as_profiled && others.all(|(_, attempt)| attempt.is_over);
         let attempt =
             self.attempts.entry(computation).or_insert_with(|| Attempt::new(options.products, profile.peak));
         if attempt.is_over {
             return true;
         }
-        let mut time = profile.time;
+        let mut useless = None;
         match attempt.undo.take() {
-            Some(undo) if profile.peak as f64 > attempt.peak as f64 * (1.0 - options.min_gain) => {
+            Some((values, undo)) if profile.peak as f64 > attempt.peak as f64 * (1.0 - options.min_gain) => {
                 undo.apply(module, computation);
+                useless = Some(values);
+            }
+            undo => {
+                self.changed |= undo.is_some();
+                (attempt.peak, attempt.time) = (profile.peak, profile.time);
+            }
+        }
+        // Something is undone or changed, but at the end.
+        self.is_as_profiled = false;
+        self.groupings.0.remove(&computation);
+        loop {
+            if useless.is_some() {
                 // If every dot is cheap, the minimum cut may be empty: everything is recomputed at once. With fewer
                 // recomputable products, something is kept.
                 let Some(fewer) = attempt.tried.fewer() else {
                     attempt.is_over = true;
                     return true;
                 };
-                (attempt.products, time) = (fewer, attempt.time);
+                attempt.products = fewer;
             }
-            undo => {
-                self.changed |= undo.is_some();
-                (attempt.peak, attempt.time) = (profile.peak, time);
+            let products = if is_at_peak { attempt.products } else { attempt.products.off_the_peak() };
+            let (time, runs) = (attempt.time, self.runs[computation]);
+            let values = may_change
+                .then(|| {
+                    values_to_recompute(module, self.target, computation, time, (products, options), runs)
+                })
+                .flatten();
+            attempt.tried = products;
+            let Some(values) = values else {
+                // Off the peak less was tried than may be.
+                attempt.is_over = products == attempt.products;
+                return true;
+            };
+            let undo = recompute(module, computation, time, &values, names, &mut self.copies);
+            if !is_alone || useless.as_ref() != Some(&values) {
+                attempt.undo = Some((values, undo));
+                return false;
             }
+            // The same change lowers the peak as little as before.
+            undo.apply(module, computation);
         }
-        let products = if is_at_peak { attempt.products } else { attempt.products.off_the_peak() };
-        let values = match may_change {
-            true => {
-                let runs = self.runs[computation];
-                values_to_recompute(module, self.target, computation, time, (products, options), runs)
-            }
-            false => None,
-        };
-        let copies = &mut self.copies;
-        attempt.undo = values.map(|values| recompute(module, computation, time, &values, names, copies));
-        attempt.tried = products;
-        let is_settled = attempt.undo.is_none();
-        // Off the peak less was tried than may be.
-        attempt.is_over = is_settled && products == attempt.products;
-        is_settled
     }
 
     /// The recomputed values, and the reduction of each computation's peak.
@@ -244,12 +266,31 @@ pub(crate) fn profiles(
     target: &Target,
     options: &FusionOptions,
 ) -> Vec<(ComputationId, Profile)> {
-    let mut live = LiveBytes::new(module, target);
-    let groupings = fusion::group(module, graph, target, Siblings::Leave, options);
-    groupings
-        .into_iter()
-        .map(|(computation, grouping)| (computation, live.profile(computation, &grouping)))
-        .collect()
+    Groupings::default().profiles(module, graph, target, options)
+}
+
+/// How fusion would group the computations that did not change since they were profiled.
+#[derive(Default)]
+struct Groupings(FxHashMap<ComputationId, Grouping>);
+
+impl Groupings {
+    /// The peak of every computation, callees before callers.
+    fn profiles(
+        &mut self,
+        module: &Module,
+        graph: &CallGraph,
+        target: &Target,
+        options: &FusionOptions,
+    ) -> Vec<(ComputationId, Profile)> {
+        let mut changed = graph.sequential().to_vec();
+        changed.retain(|computation| !self.0.contains_key(computation));
+        self.0.extend(fusion::group(module, &changed, target, Siblings::Leave, false, options));
+        let mut live = LiveBytes::new(module, target);
+        let computations = graph.sequential().iter();
+        computations
+            .map(|&computation| (computation, live.profile(computation, &self.0[&computation])))
+            .collect()
+    }
 }
 
 /// The computations that run when the program is at its peak, from the entry down.
@@ -281,8 +322,8 @@ struct Attempt {
     products: Products,
     /// Those that the last change was free to recompute.
     tried: Products,
-    /// How to undo the last change.
-    undo: Option<Undo>,
+    /// The values that the last change recomputes, and how to undo it.
+    undo: Option<(FxHashSet<InstructionId>, Undo)>,
     is_over: bool,
 }
 

@@ -55,12 +55,11 @@ pub(super) fn of_broadcasts(r: &mut Rewriter<'_>, id: InstructionId) -> Option<I
 /// An elementwise operation whose operands are all reshaped, or the same everywhere. It is computed on the extents from
 /// which all are reshaped, or else without dimensions of extent one.
 pub(super) fn of_reshapes(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
-    let is_candidate = may_move(r.op(id));
-    let operands = r.operands(id).to_vec();
-    let reshape = *operands.iter().find(|&&x| matches!(r.op(x), Op::Reshape { .. }))?;
-    if !is_candidate || r.array(id)?.element_count() == Some(0) {
+    let reshape = *r.operands(id).iter().find(|&&x| matches!(r.op(x), Op::Reshape { .. }))?;
+    if !may_move(r.op(id)) || r.array(id)?.element_count() == Some(0) {
         return None;
     }
+    let operands = r.operands(id).to_vec();
     let mut sources = Vec::with_capacity(operands.len());
     for &operand in &operands {
         sources.push(match r.op(operand) {

@@ -10,20 +10,22 @@ use memplan_rewriter::cost;
 use smallvec::SmallVec;
 
 use super::epilogues::DEPTH;
-use super::{Grouper, row_dimensions, strides};
+use super::limits::are_for_products;
+use super::{Grouper, Usage, row_dimensions, strides};
 
 /// Most operations between a product and the last one that its kernel computes.
 const MOST_FOLLOWED: usize = 12;
 
 impl Grouper<'_> {
-    /// The product whose kernel could end with an operation that takes no more bytes than its result.
-    pub(super) fn product_ended_by(&self, id: InstructionId) -> Option<Opcode> {
+    /// The product whose kernel could end with an operation that takes no more bytes than its result, and that kernels use
+    /// in these ways.
+    pub(super) fn product_ended_by(&self, id: InstructionId, usages: &[Usage]) -> Option<Opcode> {
         let operands = self.module.instructions[id].operands.iter().copied();
         let mut ended = operands
             .filter(|&operand| self.bytes[id] <= self.bytes[operand] && self.could_end_product(id, operand));
         let adds = || strides::adds_product(self.module, self.users, id).then_some(Opcode::Dot);
         let is_followed = || self.is_led_to_by_product(id).then_some(Opcode::Dot);
-        let is_slow = || self.ends_convolution_slowly(id).then_some(Opcode::Convolution);
+        let is_slow = || self.ends_convolution_slowly(id, usages).then_some(Opcode::Convolution);
         let first = ended.next().map(|product| self.module.instructions[product].opcode());
         first.or_else(adds).or_else(is_followed).or_else(is_slow)
     }
@@ -134,9 +136,9 @@ impl Grouper<'_> {
 
     /// Whether an instruction is computed from a convolution and from inputs alone, for readers that are all products, and a
     /// transcendental function is on the way: too slow to compute again in each reader.
-    fn ends_convolution_slowly(&self, id: InstructionId) -> bool {
+    fn ends_convolution_slowly(&self, id: InstructionId, usages: &[Usage]) -> bool {
         let op = |id: InstructionId| &self.module.instructions[id].op;
-        if !self.target.fusion.convolution.windows_outside_tiles || !self.is_for_products(id) {
+        if !self.target.fusion.convolution.windows_outside_tiles || !are_for_products(usages) {
             return false;
         }
         let mut open = BTreeSet::from_iter([(self.positions[id], id)]);

@@ -97,7 +97,7 @@ pub(crate) struct Grouping {
     pub(crate) kernels: PrimaryMap<KernelId, Kernel>,
     /// Reshapes and transposes outside kernels that are only views of their operands.
     pub(crate) views: FxHashSet<InstructionId>,
-    /// The decision about each edge.
+    /// The decision about each edge, where they are kept.
     pub(in crate::fusion) decisions: Vec<FusionEdge>,
     /// The kernel of each root.
     pub(super) rooted: FxHashMap<InstructionId, KernelId>,

@@ -19,8 +19,8 @@ impl Grouper<'_> {
             if class == CostClass::Cheap && self.is_better_as_view(id, kernels) {
                 return Err(Verdict::View);
             }
-            for (&kernel, usage) in kernels.iter().zip(usages) {
-                self.check_kernel(id, class, kernel, usage, kernels.len())?;
+            for at in 0..kernels.len() {
+                self.check_kernel(id, class, kernels, usages, at)?;
             }
             self.check_cost(id, kernels)
         };
@@ -126,17 +126,18 @@ impl Grouper<'_> {
         }
     }
 
-    /// Whether one kernel stays within its limits with an instruction, and the target has a code generator for the result.
+    /// Whether one kernel, of all that would use an instruction, stays within its limits with it, and the target has a code
+    /// generator for the result.
     fn check_kernel(
         &self,
         id: InstructionId,
         class: CostClass,
-        at: KernelId,
-        usage: &Usage,
-        count: usize,
+        kernels: &[KernelId],
+        usages: &[Usage],
+        at: usize,
     ) -> Result<(), Verdict> {
         let rules = &self.target.fusion;
-        let kernel = &self.grouping.kernels[at];
+        let (kernel, usage, count) = (&self.grouping.kernels[kernels[at]], &usages[at], kernels.len());
         let opcode = self.module.instructions[id].opcode();
         match class {
             CostClass::Hero(hero) => {
@@ -171,9 +172,10 @@ impl Grouper<'_> {
                 if count > 1 && !rules.pad_prologue && self.is_sliced(id, usage) {
                     return Err(Verdict::Prologue(Opcode::Slice));
                 }
-                if count > 1
+                // Asked once: the answer is the same for every kernel.
+                if (count > 1 && at == 0)
                     && rules.ends_products_first
-                    && let Some(product) = self.product_ended_by(id)
+                    && let Some(product) = self.product_ended_by(id, usages)
                 {
                     return Err(Verdict::EndsProduct(product));
                 }
@@ -186,7 +188,7 @@ impl Grouper<'_> {
                         && fits_prologue(self.module, id)
                         && self.loads_by_rules(id, hero, kernel)
                         && self.loads_no_more(id, self.contraction(hero))
-                        && (!self.contraction(hero).unary_prologue || self.is_worth_again(id)))
+                        && (!self.contraction(hero).unary_prologue || self.is_worth_again(id, usages)))
                 {
                     let (hero, _) =
                         kernel.hero.expect("a member that feeds a hero is in the kernel of that hero");
@@ -434,12 +436,12 @@ impl Grouper<'_> {
 
     /// Whether convolutions compute a value as they load it: its elements are computed from those of a single array, or they
     /// alone read it, and no other kernel of a product can end with it.
-    fn is_worth_again(&self, id: InstructionId) -> bool {
+    fn is_worth_again(&self, id: InstructionId, usages: &[Usage]) -> bool {
         let instruction = &self.module.instructions[id];
         let ends = || instruction.operands.iter().any(|&operand| self.could_end_product(id, operand));
         !matches!(instruction.op, Op::Gather(_))
             && !self.changes_lanes(id)
-            && (self.large_arrays_read(id).count() <= 1 || self.is_for_products(id) && !ends())
+            && (self.large_arrays_read(id).count() <= 1 || are_for_products(usages) && !ends())
     }
 
     /// Whether the result of an operation has another dimension in lanes than an input that the operation reads.
@@ -451,12 +453,6 @@ impl Grouper<'_> {
         let is_input = |operand: InstructionId| self.module.instructions[operand].op.is_input();
         cost::is_pointwise(self.module, id)
             && self.large_arrays_read(id).any(|operand| is_input(operand) && lanes(operand) != lanes(id))
-    }
-
-    /// Whether all kernels that read a value multiply by it.
-    pub(super) fn is_for_products(&self, id: InstructionId) -> bool {
-        let kernels = self.kernels_of_users(id);
-        self.usages(id, &kernels).iter().all(|usage| usage.feeds.is_some())
     }
 
     /// The operands of an instruction that are not much smaller than its result, and do not repeat such arrays.
@@ -482,6 +478,11 @@ impl Grouper<'_> {
         let stored = kernel.roots.iter().map(|&root| bytes(root)).fold(0, u64::saturating_add);
         tolerance.is_none_or(|tolerance| stored <= bytes(id).saturating_add(tolerance.0))
     }
+}
+
+/// Whether all kernels that use a value multiply by it.
+pub(super) fn are_for_products(usages: &[Usage]) -> bool {
+    usages.iter().all(|usage| usage.feeds.is_some())
 }
 
 /// Whether an instruction makes complex numbers, which kernels with strides do not multiply.

@@ -39,7 +39,6 @@ mod slow;
 mod strides;
 
 use cranelift_entity::{EntitySet, SecondaryMap};
-use memplan_analysis::CallGraph;
 use memplan_ir::{ComputationId, InstructionId, Module, Opcode, ShapeIndex, Users};
 use memplan_memory::{FusionGoal, Target};
 use memplan_rewriter::cost::{self, CostClass, Hero};
@@ -69,17 +68,18 @@ pub(crate) enum Siblings {
     Leave,
 }
 
-/// Groups the instructions of every computation that has buffers. Close to linear in the number of instructions that
-/// come out.
+/// Groups the instructions of computations that have buffers. Close to linear in the number of instructions that come
+/// out.
 pub(crate) fn group(
     module: &Module,
-    graph: &CallGraph,
+    computations: &[ComputationId],
     target: &Target,
     siblings: Siblings,
+    explain: bool,
     options: &FusionOptions,
 ) -> Vec<(ComputationId, Grouping)> {
     let users = Users::new(module);
-    let mut grouper = Grouper::new(module, target, &users, options);
+    let mut grouper = Grouper::new(module, target, &users, explain, options);
     let mut group = |computation| {
         grouper.group(computation);
         match (siblings, &target.fusion.multi_output) {
@@ -89,13 +89,15 @@ pub(crate) fn group(
         }
         std::mem::take(&mut grouper.grouping)
     };
-    graph.sequential().iter().map(|&computation| (computation, group(computation))).collect()
+    computations.iter().map(|&computation| (computation, group(computation))).collect()
 }
 
 struct Grouper<'a> {
     module: &'a Module,
     target: &'a Target,
     users: &'a Users,
+    /// Whether to keep every decision.
+    explain: bool,
     options: &'a FusionOptions,
     grouping: Grouping,
     /// The kernels that compute an instruction.
@@ -139,12 +141,14 @@ impl<'a> Grouper<'a> {
         module: &'a Module,
         target: &'a Target,
         users: &'a Users,
+        explain: bool,
         options: &'a FusionOptions,
     ) -> Grouper<'a> {
         let mut grouper = Grouper {
             module,
             target,
             users,
+            explain,
             options,
             grouping: Grouping::default(),
             kernels_of: SecondaryMap::new(),
@@ -186,6 +190,7 @@ impl<'a> Grouper<'a> {
         self.n_materialized = 0;
         self.spans = merge::Spans::default();
         self.duplication_budget = self.options.max_duplication.saturating_mul(body.instructions.len());
+        self.grouping.inside.reserve(body.instructions.len());
         for (position, &id) in body.instructions.iter().enumerate() {
             self.positions[id] = position as u32;
             self.classes[id] = cost::class_of(self.module, id);
@@ -246,10 +251,10 @@ impl<'a> Grouper<'a> {
         self.record_reads(id, rank);
     }
 
-    /// Records the decision about an instruction and each of its users.
+    /// Keeps the decision about an instruction and each of its users.
     fn note(&mut self, id: InstructionId, verdict: Verdict) {
         // Parameters and the like are in memory without anybody deciding so.
-        if self.classes[id] != CostClass::Free {
+        if self.explain && self.classes[id] != CostClass::Free {
             let users = self.users.of(id).iter();
             self.grouping.decisions.extend(users.map(|&user| FusionEdge {
                 producer: id,
@@ -338,8 +343,8 @@ impl<'a> Grouper<'a> {
     }
 
     /// How each kernel would use an instruction. One pass over its users, however many kernels they are in.
-    fn usages(&self, id: InstructionId, kernels: &[KernelId]) -> Vec<Usage> {
-        let mut usages = vec![Usage::none(); kernels.len()];
+    fn usages(&self, id: InstructionId, kernels: &[KernelId]) -> SmallVec<[Usage; 2]> {
+        let mut usages: SmallVec<[Usage; 2]> = SmallVec::from_elem(Usage::none(), kernels.len());
         for &user in self.users.of(id) {
             for kernel in &self.kernels_of[user] {
                 let at = kernels.binary_search(kernel).expect("these are the kernels of all users");
