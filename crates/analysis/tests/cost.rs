@@ -113,7 +113,7 @@ fn kernels_read_operands_and_write_results() {
         "0:512 1:256 >{}:128",
     );
     let operations = 2.0 * 8.0 * 4.0 * 16.0;
-    let products = Products { element_type: ElementType::F32, operations, padded: operations };
+    let products = Products { element_type: ElementType::F32, operations, padded: operations, start: 0.0 };
     assert_eq!(work.matrix.as_slice(), [products]);
 }
 

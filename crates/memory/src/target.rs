@@ -189,6 +189,12 @@ pub struct MatrixCores {
     /// that of other convolutions.
     #[serde(default)]
     pub depthwise_share: Option<f64>,
+    /// Seconds that a product takes in addition, whatever its size.
+    #[serde(default)]
+    pub product_seconds: f64,
+    /// Seconds that a convolution with a window takes in addition: libraries start several kernels for one.
+    #[serde(default)]
+    pub convolution_seconds: f64,
 }
 
 /// The cost of a vector unit in addition to its arithmetic: a kernel is a loop over registers.

@@ -108,6 +108,10 @@ impl Target {
         if !shares.into_iter().flatten().all(is_share) {
             return wrong("matrix_cores", "products reach a share of their rate above 0 and up to 1");
         }
+        let started = self.matrix_cores.map(|cores| [cores.product_seconds, cores.convolution_seconds]);
+        if !started.into_iter().flatten().all(is_duration) {
+            return wrong("matrix_cores", "what products take in addition must not be below zero");
+        }
         if !is_duration(self.kernel_overhead) {
             return wrong("kernel_overhead", "the overhead of a kernel must not be below zero");
         }

@@ -43,6 +43,14 @@ impl MatrixProduct {
         made / reached
     }
 
+    /// Seconds that the product takes in addition to that, whatever its size.
+    pub(super) fn start_on(&self, target: &Target) -> f64 {
+        target.matrix_cores.map_or(0.0, |cores| match self.taps > 1.0 {
+            true => cores.convolution_seconds,
+            false => cores.product_seconds,
+        })
+    }
+
     /// The whole tiles that cores compute. A vector needs no tile, and neither do convolutions that are not for matrix units.
     fn in_tiles(&self, cores: &MatrixCores) -> MatrixProduct {
         if self.depthwise_share(cores).is_some() {
@@ -124,6 +132,8 @@ mod tests {
             share: 1.0,
             convolution_share: None,
             depthwise_share: None,
+            product_seconds: 0.0,
+            convolution_seconds: 0.0,
         };
         let share = |batch: f64, rows: f64, columns: f64, contracted: f64| {
             MatrixProduct { batch, rows, columns, contracted, taps: 1.0, is_depthwise: false }

@@ -61,6 +61,8 @@ pub struct Products {
     pub operations: f64,
     /// Operations that the matrix units make of them, which work on whole tiles and are not always all at work.
     pub padded: f64,
+    /// Seconds that they take in addition, whatever their size.
+    pub start: f64,
 }
 
 impl Products {
@@ -240,6 +242,7 @@ impl Costing<'_> {
                 (reads.to_vec(), writes)
             }
         };
+        work.overhead += work.matrix.iter().fold(0.0, |longest: f64, products| longest.max(products.start));
         for (number, &operand) in instruction.operands.iter().enumerate() {
             let share = reads.get(number).copied().unwrap_or(1.0);
             for (index, leaf) in leaves_of(module, operand) {

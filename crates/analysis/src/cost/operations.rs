@@ -66,6 +66,7 @@ pub(super) fn add(
                     element_type: array.element_type,
                     operations,
                     padded: operations,
+                    start: 0.0,
                 };
                 matrix.extend(operand(0).map(products));
                 return;
@@ -83,7 +84,8 @@ pub(super) fn add(
             let operations = 2.0 * share * product.multiplications();
             let padded =
                 2.0 * share * target.map_or(product.multiplications(), |target| product.padded_on(target));
-            matrix.extend([Products { element_type: array.element_type, operations, padded }]);
+            let start = target.map_or(0.0, |target| product.start_on(target));
+            matrix.extend([Products { element_type: array.element_type, operations, padded, start }]);
         }
         (Some(_), None) => {}
         (None, first) => {
