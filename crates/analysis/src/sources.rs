@@ -14,6 +14,8 @@ pub struct SourceFrame<'m> {
     pub file: &'m str,
     /// The line, from 1.
     pub line: i32,
+    /// The column, from 1; 0 if unknown.
+    pub column: i32,
     /// The function; empty if unknown.
     pub function: &'m str,
     /// The owner of its code.
@@ -80,9 +82,9 @@ impl<'m> Sources<'m> {
             std::iter::successors(Some(id), |&id| self.callers[self.module.instructions[id].parent].expand());
         // A call graph that leads in circles ends here, too.
         let calls = calls.take(self.module.computations.len() + 1);
-        calls.flat_map(|id| stack(self.module, id)).map(|(file, line, function)| {
+        calls.flat_map(|id| stack(self.module, id)).map(|(file, [line, column], function)| {
             let owner = owner(file);
-            SourceFrame { file: self.short(file, owner), line, function, owner }
+            SourceFrame { file: self.short(file, owner), line, column, function, owner }
         })
     }
 
@@ -146,9 +148,9 @@ fn folder_of(file: &str) -> &str {
     &file[..file.rfind(['/', '\\']).map_or(0, |slash| slash + 1)]
 }
 
-/// The call stack of an instruction by itself, innermost first, as file, line and function: from the module's table, else
+/// The call stack of an instruction by itself, innermost first, as file, line with column, and function: from the module's table, else
 /// what its metadata says itself.
-fn stack(module: &Module, id: InstructionId) -> impl Iterator<Item = (&str, i32, &str)> {
+fn stack(module: &Module, id: InstructionId) -> impl Iterator<Item = (&str, [i32; 2], &str)> {
     let metadata: Option<&Metadata> = module.instructions[id].metadata.as_deref();
     let tables = &module.config.stack_frames;
     let mut next = metadata.map_or(0, |metadata| metadata.stack_frame_id);
@@ -158,11 +160,16 @@ fn stack(module: &Module, id: InstructionId) -> impl Iterator<Item = (&str, i32,
         let location = tables.file_locations.get(from_one(frame.file_location_id)?)?;
         next = frame.parent_frame_id;
         let function = name_of(&tables.function_names, location.function_name_id).unwrap_or_default();
-        Some((name_of(&tables.file_names, location.file_name_id)?, location.line, function))
+        Some((
+            name_of(&tables.file_names, location.file_name_id)?,
+            [location.line, location.column],
+            function,
+        ))
     });
     let mut stack = stack.peekable();
     let written = metadata.filter(|metadata| stack.peek().is_none() && !metadata.source_file.is_empty());
-    let written = written.map(|metadata| (&*metadata.source_file, metadata.source_line, ""));
+    let written =
+        written.map(|metadata| (&*metadata.source_file, [metadata.source_line, metadata.source_column], ""));
     stack.chain(written)
 }
 

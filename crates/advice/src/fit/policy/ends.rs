@@ -26,8 +26,10 @@ pub(super) enum Ends {
 ///       return x + tanh(y)      is read by `x @ w` of the next layer, and outside
 /// ```
 pub(super) fn ends(program: &Candidate, sources: &Sources<'_>, users: &Users, kept: &[Kept]) -> Ends {
+    // Lines alone tell: within one, what is right of a call may be computed before it.
     let stack = |id| -> Vec<SourceFrame<'_>> {
-        let mut frames: Vec<_> = user_frames(sources, id).collect();
+        let mut frames: Vec<_> =
+            user_frames(sources, id).map(|frame| SourceFrame { column: 0, ..frame }).collect();
         frames.reverse();
         frames
     };

@@ -14,10 +14,8 @@ use crate::fit::candidate::Candidate;
 pub(super) struct Group {
     pub(super) line: String,
     pub(super) operation: String,
-    /// The operation within the functions of libraries that the line calls.
-    path: String,
-    /// The function that contains the line.
-    function: String,
+    /// Where in the line, and the operation within the functions of libraries that it calls there.
+    place: (i32, String),
 }
 
 /// Layers that a person can put a checkpoint around.
@@ -223,7 +221,7 @@ pub(super) fn group(module: &Module, sources: &Sources<'_>, id: InstructionId) -
     let frame = sources.user(id)?;
     let path = folded_operation(operation(module, id));
     let operation = path.rsplit('/').next().unwrap_or(&path).to_string();
-    Some(Group { line: frame.to_string(), operation, path, function: frame.function.to_string() })
+    Some(Group { line: frame.to_string(), operation, place: (frame.column, path) })
 }
 
 /// The user's lines that made a value, innermost first.
