@@ -34,7 +34,8 @@ pub(super) fn ends(program: &Candidate, sources: &Sources<'_>, users: &Users, ke
         frames
     };
     // Readers in the next call, and readers later in the same one: how deep in the call stack, and which result they read.
-    let (mut again, mut later): (Vec<(usize, &str)>, Vec<(usize, InstructionId)>) = Default::default();
+    let mut again: Vec<(usize, &str)> = Vec::new();
+    let mut later: Vec<(usize, InstructionId)> = Vec::new();
     for Kept { id, .. } in kept {
         let made = stack(*id);
         for &reader in users.of(*id).iter().filter(|&&id| program.phases().of(id) == Phase::Forward) {
