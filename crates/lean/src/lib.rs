@@ -8,7 +8,6 @@ mod gradients_first;
 mod layers;
 mod loop_residuals;
 mod narrow;
-mod offload;
 mod parts;
 mod pin_layouts;
 mod remat;
@@ -25,7 +24,6 @@ pub use gradients_first::GRADIENTS_FIRST;
 pub use layers::{Borders, CHECKPOINT_LAYERS, CheckpointLayers, Saves};
 pub use loop_residuals::{LOOP_RESIDUALS, LoopResiduals, ResidualPair, ResidualsReport};
 pub use narrow::{kept_for_backward, narrow_arguments, narrow_values};
-pub use offload::{OFFLOAD_HALF_ROWS, OFFLOAD_ROWS, OffloadReport, OffloadRows};
 pub use parts::{PARTS, Parts, PartsReport};
 pub use pin_layouts::PIN_LAYOUTS;
 pub use remat::{

@@ -1,4 +1,4 @@
-//! Passes that prepare a program for planning: layouts, copies, asynchronous copies, host memory.
+//! Passes that say where values lie: layouts, copies, asynchronous copies, host memory.
 
 mod async_copy;
 mod copy_insertion;
@@ -8,6 +8,7 @@ mod dynamic_marks;
 mod flatten_call_graph;
 mod host_offload;
 mod layout_assignment;
+mod offload;
 mod spell_out;
 mod strip_fast_memory;
 mod unsupported;
@@ -22,5 +23,6 @@ pub use dynamic_marks::DYNAMIC_MARKS;
 pub use flatten_call_graph::FLATTEN_CALL_GRAPH;
 pub use host_offload::{HOST_MEMORY, HOST_OFFLOAD, keep_on_host};
 pub use layout_assignment::{LAYOUT_ASSIGNMENT, LayoutAssignment};
+pub use offload::{OFFLOAD_HALF_ROWS, OFFLOAD_ROWS, OffloadReport, OffloadRows};
 pub use strip_fast_memory::strip_fast_memory;
 pub use unsupported::Unsupported;
