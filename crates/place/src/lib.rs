@@ -1,4 +1,4 @@
-//! Passes that say where values lie: layouts, copies, asynchronous copies, host memory.
+//! Passes that prepare a program for planning: layouts, copies, asynchronous copies, host memory.
 
 mod async_copy;
 mod copy_insertion;
