@@ -6,9 +6,9 @@ usage: levers.py [--backend gpu] [--folder FOLDER] [--table FILE] [--memplan FIL
 Run it with the python that environment.py prints, after `measure.py --modules`. Takes the programs of this folder that are
 trained by `layers.training`, one of each family, and of the changes that `fit` lists for each those that a script can make:
 policies of jax.checkpoint around the loss or around a function of a layer, half of the batch, the batch in two parts, and
-donation. A row of
-levers.tsv is one change; what has a row is not asked again, so the command can be interrupted at any time and goes on where
-it stopped. --again asks `fit` again, but XLA only about changes that it has not seen; --page only writes the page.
+donation. A row of levers.tsv is one change. What has a row is not asked again, so the command can be interrupted at any time
+and goes on where it stopped. --again asks `fit` again, but XLA only about changes that it has not seen; --page only writes
+the page.
 """
 
 import argparse
@@ -23,9 +23,11 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import warnings
 
 import measure
+import program
 from compare import NAMES, ROOT, table, version
 
 sys.path.insert(0, str(ROOT / 'scripts'))
@@ -36,7 +38,7 @@ JAX = '0.12.0.1'
 COLUMNS = ['program', 'backend', 'jax', 'lever', 'what', 'apply', 'promised', 'xla', 'error']
 TARGETS = dict(gpu='gpu-h100', tpu='tpu-v5e')
 LEVERS = ['recompute', 'batch', 'microbatch', 'donate']
-NEAR, GOAL = 0.15, 0.90
+NEAR = 0.15
 FAR = 20
 PAGE = ROOT / 'docs' / 'fit.md'
 
@@ -71,7 +73,7 @@ def carried_out(change, extent):
 
 def everywhere(name, change):
     """Replaces a function of the families' modules wherever it was imported. Returns whether there is one."""
-    modules = [sys.modules['layers'], *(sys.modules[module] for module, _ in families().values())]
+    modules = [sys.modules['layers'], *(sys.modules[module] for module, _ in program.FAMILIES.values())]
     found = {id(function): function for function in (getattr(module, name, None) for module in modules) if callable(function)}
     for function in found.values():
         changed = change(function)
@@ -79,12 +81,6 @@ def everywhere(name, change):
             if getattr(module, name, None) is function:
                 setattr(module, name, changed)
     return bool(found)
-
-
-def families():
-    import program
-
-    return program.FAMILIES
 
 
 def policies(saved):
@@ -140,17 +136,14 @@ def resized(extent, to):
 def ask(name, backend, change):
     """What XLA needs for a program that is made after a change. For a process of its own."""
     import xla
-    import xla_compilers
 
-    place = xla.prepare(backend)
     if not change():
         return dict(error='not a function of a module'), []
     family, variant = name.split('/')
-    _, make = families()[family]
-    function, arguments = next((function, arguments) for of, function, arguments in make() if of == variant)
-    said = function.lower(*xla_compilers.placed(arguments, place)).compile().memory_analysis()
-    size = lambda kind: getattr(said, f'{kind}_size_in_bytes')
-    return dict(xla=size('argument') + size('output') - size('alias') + size('temp')), []
+    made = next(program.Program(name, *rest) for of, *rest in program.FAMILIES[family][1]() if of == variant)
+    with tempfile.TemporaryDirectory() as folder:
+        row, _ = xla.ask(made, backend, *measure.paths(pathlib.Path(folder), JAX, backend, name))
+    return dict(xla=row.get('total'), error=row.get('error')), []
 
 
 def off(row):
@@ -244,16 +237,16 @@ def chosen(only):
 
     calls = []
     everywhere('training', lambda training: lambda *rest, **options: (calls.append(rest), training(*rest, **options))[1])
-    for name, (_, make) in families().items():
+    for name, (_, make) in program.FAMILIES.items():
         trained = []
         for variant, *_ in make():
             if calls:
                 trained.append(f'{name}/{variant}')
             calls.clear()
         if only:
-            yield from (program for program in trained if {program, name} & set(only))
+            yield from (one for one in trained if {one, name} & set(only))
         else:
-            yield from sorted(trained, key=lambda program: ('unrolled' not in program, any(of in program for of in layers.POLICIES)))[:1]
+            yield from sorted(trained, key=lambda one: ('unrolled' not in one, any(of in one for of in layers.POLICIES)))[:1]
 
 
 if __name__ == '__main__':

@@ -148,8 +148,8 @@ fn folder_of(file: &str) -> &str {
     &file[..file.rfind(['/', '\\']).map_or(0, |slash| slash + 1)]
 }
 
-/// The call stack of an instruction by itself, innermost first, as file, line with column, and function: from the module's table, else
-/// what its metadata says itself.
+/// The call stack of an instruction by itself, innermost first: file, line and column, and function. They come from the
+/// module's table, else from the instruction's own metadata.
 fn stack(module: &Module, id: InstructionId) -> impl Iterator<Item = (&str, [i32; 2], &str)> {
     let metadata: Option<&Metadata> = module.instructions[id].metadata.as_deref();
     let tables = &module.config.stack_frames;

@@ -44,12 +44,14 @@ pub struct Checkpoint<'a> {
 /// linear.
 pub fn checkpoint(module: &Module, checkpoint: &Checkpoint<'_>) -> Option<Module> {
     let (phase, is_border) = (checkpoint.phase, checkpoint.is_border);
-    let again = again(module, phase, &|id| (checkpoint.is_saved)(id) || is_border(id));
+    let of_constants = of_constants(module);
+    let is_never_again = |id| (checkpoint.is_saved)(id) || is_border(id) || of_constants.contains(&id);
+    let again = again(module, phase, &is_never_again);
     if again.is_empty() {
         return None;
     }
     let functions = Functions::new(module, again, phase, is_border);
-    let saved = functions.saved(module);
+    let saved = functions.saved(module, &of_constants);
     let readers = functions.readers(module);
     let mut waits = functions.arrivals(module, &readers);
     if checkpoint.must_wait && waits.len() + 1 < saved.len() {
@@ -105,17 +107,15 @@ pub fn checkpoint(module: &Module, checkpoint: &Checkpoint<'_>) -> Option<Module
 fn again(
     module: &Module,
     phase: &dyn Fn(InstructionId) -> Phase,
-    is_saved: &dyn Fn(InstructionId) -> bool,
+    is_never_again: &dyn Fn(InstructionId) -> bool,
 ) -> FxHashSet<InstructionId> {
-    let of_constants = of_constants(module);
     let can_be = |id: InstructionId| {
         let op = &module.instructions[id].op;
         phase(id) == Phase::Forward
-            && !of_constants.contains(&id)
             && op.traits().role == Role::Computes
             && op.traits().effect == memplan_ir::Effect::None
             && module.shape(id).as_array().is_some()
-            && !is_saved(id)
+            && !is_never_again(id)
     };
     let entry = module.entry_computation();
     let readers = entry.instructions.iter().filter(|&&id| phase(id) == Phase::Backward);
@@ -195,9 +195,12 @@ impl<'a> Functions<'a> {
     }
 
     /// The arrays that each function reads and finds, in the order of the program.
-    fn saved(&self, module: &Module) -> FxHashMap<u32, Vec<InstructionId>> {
+    fn saved(
+        &self,
+        module: &Module,
+        of_constants: &FxHashSet<InstructionId>,
+    ) -> FxHashMap<u32, Vec<InstructionId>> {
         let is_array = |id: InstructionId| module.shape(id).as_array().is_some_and(|array| array.rank() > 0);
-        let of_constants = of_constants(module);
         let is_found = |id: InstructionId| {
             is_array(id) && !of_constants.contains(&id) && (self.phase)(id) == Phase::Forward
         };

@@ -109,7 +109,8 @@ impl Pass for CheckpointLayers {
 }
 
 impl Saves {
-    fn saves(self, op: &Op) -> bool {
+    /// Whether the result of an operation is saved.
+    pub fn saves(self, op: &Op) -> bool {
         match (self, op) {
             (Saves::Nothing, _) => false,
             (Saves::Dots, op) => matches!(op, Op::Dot(_)),

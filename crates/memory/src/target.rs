@@ -189,7 +189,7 @@ pub struct MatrixCores {
     /// that of other convolutions.
     #[serde(default)]
     pub depthwise_share: Option<f64>,
-    /// Seconds that a product takes in addition, whatever its size.
+    /// Seconds that every product takes in addition, large or small.
     #[serde(default)]
     pub product_seconds: f64,
     /// Seconds that a convolution with a window takes in addition: libraries start several kernels for one.

@@ -60,7 +60,7 @@ pub fn class_of(module: &Module, id: InstructionId) -> CostClass {
     }
 }
 
-/// Whether an operation is [`CostClass::Free`], whatever its shape.
+/// Whether an operation is [`CostClass::Free`]. Its shape plays no part in that.
 pub fn is_free(op: &Op) -> bool {
     class_of_op(op) == CostClass::Free
 }

@@ -98,7 +98,7 @@ struct Merger<'a> {
     group_of: FxHashMap<InstructionId, usize>,
     /// The place of each instruction in the text.
     places: SecondaryMap<InstructionId, u32>,
-    /// First and last place of instructions of which the first needs the last: merged products, and control dependencies.
+    /// Pairs of places where the earlier instruction needs the later one: merged products, and control dependencies.
     ahead: Vec<[u32; 2]>,
     /// The last search for dependencies that saw each instruction, and the number of searches.
     seen: SecondaryMap<InstructionId, u32>,

@@ -43,7 +43,7 @@ impl MatrixProduct {
         made / reached
     }
 
-    /// Seconds that the product takes in addition to that, whatever its size.
+    /// Seconds that every product takes, large or small, in addition to that.
     pub(super) fn start_on(&self, target: &Target) -> f64 {
         target.matrix_cores.map_or(0.0, |cores| match self.taps > 1.0 {
             true => cores.convolution_seconds,

@@ -61,7 +61,7 @@ pub struct Products {
     pub operations: f64,
     /// Operations that the matrix units make of them, which work on whole tiles and are not always all at work.
     pub padded: f64,
-    /// Seconds that they take in addition, whatever their size.
+    /// Seconds that pass before they are at that rate.
     pub start: f64,
 }
 

@@ -187,7 +187,7 @@ impl Search<'_> {
     ) -> bool {
         let options = self.options;
         let mut others = self.attempts.iter().filter(|(other, _)| **other != computation);
-        // The profile holds for whatever this visit does.
+        // Nothing has changed the module since the profile, and nothing else will before the next one.
         let is_alone = self.is_as_profiled && others.all(|(_, attempt)| attempt.is_over);
         let attempt =
             self.attempts.entry(computation).or_insert_with(|| Attempt::new(options.products, profile.peak));

@@ -11,7 +11,7 @@ use crate::fit::candidate::Candidate;
 pub(super) enum Ends {
     /// Calls of this function.
     Calls(String),
-    /// Steps of a loop in Python, or calls of which the lines say nothing.
+    /// Steps of a loop in Python; or the lines do not tell.
     Steps,
     /// They are read later in the call that made them.
     Nothing,
@@ -26,7 +26,7 @@ pub(super) enum Ends {
 ///       return x + tanh(y)      is read by `x @ w` of the next layer, and outside
 /// ```
 pub(super) fn ends(program: &Candidate, sources: &Sources<'_>, users: &Users, kept: &[Kept]) -> Ends {
-    // Lines alone tell: within one, what is right of a call may be computed before it.
+    // Columns do not tell: Python may compute the right end of a line before its left end.
     let stack = |id| -> Vec<SourceFrame<'_>> {
         let mut frames: Vec<_> =
             user_frames(sources, id).map(|frame| SourceFrame { column: 0, ..frame }).collect();

@@ -23,8 +23,8 @@ pub(super) struct Group {
 pub(super) struct Layers {
     /// The operation that ends each of them.
     pub(super) border: Group,
-    /// The function that each of them is a call of; `None` if no function is known, and the layers are all that lies
-    /// between the borders.
+    /// The function that the program calls for each layer. `None` if the lines name none: a layer is then all that lies
+    /// between two borders.
     pub(super) function: Option<String>,
 }
 
@@ -85,7 +85,8 @@ impl Lines {
             cost(of_a).cmp(&cost(of_b)).then_with(|| a.cmp(b))
         });
         list.truncate(MAX_CANDIDATES);
-        list.retain(|(_, kept)| separates(program, setting, kept));
+        let made_of = MadeOf::all(module);
+        list.retain(|(_, kept)| separates(program, setting, &made_of, kept));
         Lines { list, residuals }
     }
 
@@ -113,8 +114,7 @@ impl Lines {
         sets
     }
 
-    /// The layers that end with the cheapest line: calls of one function, or if there are none, what lies between the
-    /// results of a line of which no function is known.
+    /// The layers that end with the cheapest line. Lines that end the calls of a function come first.
     pub(super) fn layers(&self, program: &Candidate) -> Option<Layers> {
         let module = &program.module;
         let (sources, users) = (Sources::new(module), Users::new(module));
@@ -136,28 +136,31 @@ impl Lines {
 
 /// Whether operations after a line use only its results, except for a few bytes: otherwise saving the results saves
 /// nothing. What is made of one argument alone, such as a converted weight, is made again where it is used.
-fn separates(program: &Candidate, setting: &Setting<'_>, kept: &[Kept]) -> bool {
+fn separates(
+    program: &Candidate,
+    setting: &Setting<'_>,
+    made_of: &FxHashMap<InstructionId, MadeOf>,
+    kept: &[Kept],
+) -> bool {
     let (module, phases) = (&program.module, program.phases());
     let is_border: FxHashSet<InstructionId> = kept.iter().map(|kept| kept.id).collect();
-    let made_of = MadeOf::all(module);
     let mut level: FxHashMap<InstructionId, u32> = FxHashMap::default();
     let (mut passed, mut passed_by) = (FxHashSet::default(), 0u64);
     for &id in &module.entry_computation().instructions {
         let operands = &module.instructions[id].operands;
         let before = |operand: &InstructionId| level[operand] + u32::from(is_border.contains(operand));
         let own = operands.iter().map(before).max().unwrap_or(0);
-        level.insert(id, own);
-        if phases.of(id) != Phase::Forward {
-            continue;
-        }
-        for &operand in operands {
-            let is_old = level[&operand] + u32::from(is_border.contains(&operand)) < own;
-            let is_kept =
-                passes::makes_values(&module.instructions[operand].op) && made_of[&operand] == MadeOf::More;
-            if is_old && is_kept && passed.insert(operand) {
-                passed_by = passed_by.saturating_add(setting.target.size_of(module.shape(operand)).0);
+        let is_kept = |operand: &InstructionId| {
+            passes::makes_values(&module.instructions[*operand].op) && made_of[operand] == MadeOf::More
+        };
+        if phases.of(id) == Phase::Forward {
+            for &operand in operands.iter().filter(|operand| before(operand) < own && is_kept(operand)) {
+                if passed.insert(operand) {
+                    passed_by = passed_by.saturating_add(setting.target.size_of(module.shape(operand)).0);
+                }
             }
         }
+        level.insert(id, own);
     }
     let all = kept.iter().fold(0u64, |sum, kept| sum.saturating_add(kept.bytes));
     passed_by < all / FEW

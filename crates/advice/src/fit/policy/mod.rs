@@ -4,9 +4,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use memplan_analysis::{Phase, Sources};
-use memplan_ir::{InstructionId, Op};
+use memplan_ir::InstructionId;
 use memplan_passes as passes;
-use memplan_passes::Checkpoint;
+use memplan_passes::{Checkpoint, Saves as Ready};
 
 use self::lines::{Group, Layers, Lines, group, user_frames};
 use super::Setting;
@@ -26,12 +26,8 @@ pub(super) struct Policy {
 /// The values saved in a checkpointed function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Saves {
-    /// Nothing.
-    Nothing,
-    /// Every matrix product.
-    Dots,
-    /// Matrix products without batch dimensions: those with weights.
-    DotsWithNoBatchDims,
+    /// Those of a policy that JAX has ready.
+    Ready(Ready),
     /// Results of the operations at these lines.
     Names(Vec<Group>),
 }
@@ -42,9 +38,9 @@ const MAX_LINES: usize = 3;
 impl Policy {
     pub(super) fn what(&self) -> String {
         let kept = match &self.saves {
-            Saves::Nothing => "save only its inputs".to_string(),
-            Saves::Dots => "save matrix products".to_string(),
-            Saves::DotsWithNoBatchDims => "save matrix products with weights".to_string(),
+            Saves::Ready(Ready::Nothing) => "save only its inputs".to_string(),
+            Saves::Ready(Ready::Dots) => "save matrix products".to_string(),
+            Saves::Ready(Ready::DotsWithNoBatchDims) => "save matrix products with weights".to_string(),
             Saves::Names(groups) => {
                 let lines = groups.iter().map(|group| format!("`{}` at {}", group.operation, group.line));
                 format!("save {}", lines.collect::<Vec<_>>().join(", "))
@@ -61,9 +57,9 @@ impl Policy {
     /// What `jax.checkpoint` saves, in Python.
     pub(super) fn expression(&self) -> String {
         let name = match &self.saves {
-            Saves::Nothing => "nothing_saveable".to_string(),
-            Saves::Dots => "dots_saveable".to_string(),
-            Saves::DotsWithNoBatchDims => "dots_with_no_batch_dims_saveable".to_string(),
+            Saves::Ready(Ready::Nothing) => "nothing_saveable".to_string(),
+            Saves::Ready(Ready::Dots) => "dots_saveable".to_string(),
+            Saves::Ready(Ready::DotsWithNoBatchDims) => "dots_with_no_batch_dims_saveable".to_string(),
             Saves::Names(groups) => {
                 let names: Vec<String> = (1..=groups.len()).map(|i| format!("'kept{i}'")).collect();
                 format!("save_only_these_names({})", names.join(", "))
@@ -78,7 +74,7 @@ impl Policy {
             Some(layers) => layers.function.as_deref().unwrap_or("layer"),
         };
         let with = match &self.saves {
-            Saves::Nothing => String::new(),
+            Saves::Ready(Ready::Nothing) => String::new(),
             _ => format!(", policy={}", self.expression()),
         };
         let mut text = format!("{function} = jax.checkpoint({function}{with})");
@@ -100,12 +96,9 @@ impl Policy {
         let is_of = |id: InstructionId, groups: &[Group]| {
             group(module, &sources, id).is_some_and(|group| groups.contains(&group))
         };
-        let is_saved = |id: InstructionId| match (&self.saves, &module.instructions[id].op) {
-            (Saves::Nothing, _) => false,
-            (Saves::Dots, op) => matches!(op, Op::Dot(_)),
-            (Saves::DotsWithNoBatchDims, Op::Dot(dot)) => dot.dimensions.lhs_batch.is_empty(),
-            (Saves::DotsWithNoBatchDims, _) => false,
-            (Saves::Names(groups), _) => is_of(id, groups),
+        let is_saved = |id: InstructionId| match &self.saves {
+            Saves::Ready(ready) => ready.saves(&module.instructions[id].op),
+            Saves::Names(groups) => is_of(id, groups),
         };
         let function = self.layers.as_ref().and_then(|layers| layers.function.as_deref());
         let is_in_layers = |id: InstructionId| {
@@ -136,10 +129,10 @@ pub(super) fn all(program: &Candidate, setting: &Setting<'_>) -> Vec<Policy> {
         return Vec::new();
     }
     let lines = Lines::new(program, setting);
-    let ready = [Saves::Dots, Saves::DotsWithNoBatchDims];
+    let ready = [Ready::Dots, Ready::DotsWithNoBatchDims].map(Saves::Ready);
     let mut policies: Vec<Policy> = Vec::new();
     if let Some(layers) = lines.layers(program) {
-        let of_layers = [Saves::Nothing].into_iter().chain(ready.clone());
+        let of_layers = [Saves::Ready(Ready::Nothing)].into_iter().chain(ready.clone());
         policies.extend(of_layers.map(|saves| Policy { layers: Some(layers.clone()), saves }));
     }
     let whole = ready.into_iter().chain(lines.best_names().into_iter().map(Saves::Names));
