@@ -1,7 +1,6 @@
 //! Programs inside the memory of their plans compute the same results as with separate buffers, bit for bit.
 
-mod support;
-
+use crate::support;
 use memplan_interp::{Error, Options, evaluate, npz, run_in_arena};
 use memplan_ir::{ArrayLiteral, ElementType, Literal, Module, Shape};
 use memplan_testkit::{CorpusProgram, assert_close, corpus, numerics};

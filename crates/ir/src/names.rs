@@ -85,18 +85,3 @@ impl Names {
 fn hash(name: &str) -> u64 {
     FxBuildHasher.hash_one(name)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_that_look_like_fresh_ones_are_passed_over() {
-        let mut names = Names::default();
-        assert!(names.take("copy.1") && !names.take("copy.1"));
-        assert_eq!([names.fresh("copy"), names.fresh("copy")], ["copy.2".into(), "copy.3".into()]);
-        assert_eq!([names.unique("a"), names.unique("a")], ["a".into(), "a.4".into()]);
-        names.give_back("a");
-        assert_eq!(names.unique("a"), "a".into());
-    }
-}

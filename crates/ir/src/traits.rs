@@ -443,6 +443,3 @@ impl Op {
         matches!(self, Op::CustomCall(call) if &*call.target == "ConcatBitcast")
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -7,7 +7,7 @@ use memplan_ir::{Module, verify};
 use memplan_memory::Target;
 use memplan_passes::{Context, FUSION, Fusion, FusionReport, Pass, RunOptions, find, run};
 
-use crate::numbers;
+use crate::fusion::numbers;
 
 #[test]
 fn filetests() {

@@ -4,9 +4,9 @@ use memplan_ir::{ElementType, Module, verify};
 use memplan_passes::{Context, PARTS, Parts, Pass, RunOptions, find, run};
 use memplan_testkit::corpus;
 
-use crate::numbers;
-use crate::row_blocks::random::RandomProgram;
-use crate::row_blocks::{parse, target};
+use crate::fusion::numbers;
+use crate::fusion::row_blocks::random::RandomProgram;
+use crate::fusion::row_blocks::{parse, target};
 
 #[test]
 fn filetests() {

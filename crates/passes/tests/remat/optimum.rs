@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::step::Step;
+use crate::remat::step::Step;
 
 /// Budgets below `most`, the largest first, with the least time within each. Each is the largest at which less is possible
 /// than with the one before; the last one is the least with which the step can be computed at all.

@@ -5,7 +5,7 @@ use memplan_memory::Target;
 use memplan_passes::{Context, SIMPLIFY, TAKE_APART};
 use memplan_testkit::corpus;
 
-use crate::filetests::run_twice;
+use crate::simplify::filetests::run_twice;
 
 /// Every program is still valid afterwards, and a second run changes nothing.
 #[test]

@@ -5,7 +5,7 @@ use memplan_ir::{Module, verify};
 use memplan_memory::Target;
 use memplan_passes::{Context, Pass, RunOptions, find, run};
 
-use crate::equivalence;
+use crate::simplify::equivalence;
 
 /// Passes that change where things are, not what is computed.
 const MOVE_ONLY: [&str; 6] = [

@@ -7,8 +7,8 @@ use memplan_memory::Target;
 use memplan_passes::{Context, SIMPLIFY, TAKE_APART};
 use memplan_testkit::Random;
 
-use crate::equivalence;
-use crate::filetests::run_twice;
+use crate::simplify::equivalence;
+use crate::simplify::filetests::run_twice;
 
 /// Enough that each rule of the algebraic simplifier fires many times.
 const N_PROGRAMS: u64 = 300;

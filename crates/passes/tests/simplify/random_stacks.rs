@@ -8,8 +8,8 @@ use memplan_memory::Target;
 use memplan_passes::{Context, KEEP_WITHIN_LOOPS, KeepWithinLoops};
 use memplan_testkit::Random;
 
-use crate::equivalence;
-use crate::filetests::run_twice;
+use crate::simplify::equivalence;
+use crate::simplify::filetests::run_twice;
 
 const N_PROGRAMS: u64 = 300;
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use memplan_memory::Target;
 use memplan_passes::{Context, SIMPLIFY, TAKE_APART};
 
-use crate::filetests::run_twice;
+use crate::simplify::filetests::run_twice;
 
 const N: usize = 100_000;
 

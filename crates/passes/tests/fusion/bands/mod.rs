@@ -9,9 +9,9 @@ use memplan_memory::Target;
 use memplan_passes::{BANDS, Bands, BandsReport, Context, Pass};
 use memplan_testkit::random_inputs;
 
-use crate::filetests::header;
-use crate::numbers;
-use crate::row_blocks::parse;
+use crate::fusion::filetests::header;
+use crate::fusion::numbers;
+use crate::fusion::row_blocks::parse;
 
 #[test]
 fn filetests() {

@@ -6,7 +6,7 @@ use memplan_passes::{BANDS, Bands, Halo};
 use memplan_testkit::Random;
 
 use super::{check_equal, in_bands};
-use crate::row_blocks::parse;
+use crate::fusion::row_blocks::parse;
 
 /// Every network means the same in bands, and most are computed in some, of every kind.
 #[test]

@@ -10,8 +10,8 @@ use memplan_memory::{Bytes, Target};
 use memplan_passes::{Context, Pass, ROW_BLOCKS, RunOptions, find, run};
 use memplan_testkit::random_inputs;
 
-use crate::filetests::header;
-use crate::numbers;
+use crate::fusion::filetests::header;
+use crate::fusion::numbers;
 
 #[test]
 fn filetests() {

@@ -6,7 +6,7 @@ use memplan_memory::Bytes;
 use memplan_testkit::Random;
 
 use super::{cut_twice, parse};
-use crate::numbers;
+use crate::fusion::numbers;
 
 /// Every program means the same in blocks, and most are cut somewhere.
 #[test]

@@ -1,14 +1,13 @@
 //! Every opcode against the values XLA computes: see `scripts/make_opcode_cases.py` and those beside it.
 
 mod moves;
-#[path = "../support/mod.rs"]
-mod support;
 mod traits;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use crate::support;
 use memplan_interp::{
     Devices, Options, evaluate, evaluate_on, limits, run_in_arena_on, scratch, writes_memory,
 };
@@ -31,7 +30,7 @@ fn opcodes_give_the_values_of_xla_in_both_modes() {
 
 const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/opcodes.md");
 
-/// After a change of the cases: `MEMPLAN_UPDATE=1 cargo test -p memplan-interp --test opcodes table`.
+/// After a change of the cases: `MEMPLAN_UPDATE=1 cargo test -p memplan-interp opcodes::table`.
 ///
 /// That a case agrees with XLA in both modes is what the other test says.
 #[test]
@@ -71,7 +70,7 @@ fn table() -> String {
     }
     let mut text = String::from(
         "# Operations of the evaluator\n\n\
-         Made by `MEMPLAN_UPDATE=1 cargo test -p memplan-interp --test opcodes`, and checked by that test.\n\n\
+         Made by `MEMPLAN_UPDATE=1 cargo test -p memplan-interp opcodes`, and checked by that test.\n\n\
          *Cases* are modules in `tests/opcodes` that have the operation; their results agree with those of XLA, or \
          where XLA's CPU backend has no code for the operation, with what the scripts that make them say. Each runs \
          with separate buffers and in the arena of its plan, with results that are equal bit for bit.\n\n\

@@ -1,6 +1,11 @@
+//! What is known of every operation agrees.
+
+use memplan_ir::*;
 use strum::IntoEnumIterator;
 
-use super::*;
+fn exactly(n: usize) -> Arity {
+    Arity { min: n, max: n, step: 1 }
+}
 
 #[test]
 fn parts_of_asynchronous_operations_know_each_other() {
@@ -17,18 +22,18 @@ fn parts_of_asynchronous_operations_know_each_other() {
 fn what_calls_says_what_for() {
     for opcode in Opcode::iter() {
         let traits = opcode.traits();
-        assert_eq!(traits.callees == Callees::None, traits.called == Arity::exactly(0), "{opcode}");
+        assert_eq!(traits.callees == Callees::None, traits.called == exactly(0), "{opcode}");
     }
 }
 
 #[test]
 fn unary_and_binary_operations_are_elementwise() {
-    for op in crate::UnaryOp::iter() {
+    for op in UnaryOp::iter() {
         let traits = op.opcode().traits();
-        assert_eq!((traits.access, traits.operands), (Access::Elementwise, Arity::exactly(1)), "{op:?}");
+        assert_eq!((traits.access, traits.operands), (Access::Elementwise, exactly(1)), "{op:?}");
     }
-    for op in crate::BinaryOp::iter() {
+    for op in BinaryOp::iter() {
         let traits = op.opcode().traits();
-        assert_eq!((traits.access, traits.operands), (Access::Elementwise, Arity::exactly(2)), "{op:?}");
+        assert_eq!((traits.access, traits.operands), (Access::Elementwise, exactly(2)), "{op:?}");
     }
 }

@@ -1,0 +1,4 @@
+//! What a plan means for the author of a program.
+
+mod beside;
+mod fit;

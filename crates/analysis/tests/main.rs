@@ -1,0 +1,4 @@
+//! Times of operations, and scratch memory of kernels.
+
+mod cost;
+mod kernel_scratch;

@@ -1,0 +1,6 @@
+//! The packer.
+
+mod peers;
+mod properties;
+mod solver;
+mod tables;

@@ -1,0 +1,6 @@
+//! Passes, alone and together.
+
+mod fusion;
+mod remat;
+mod resize;
+mod simplify;

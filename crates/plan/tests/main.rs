@@ -1,0 +1,4 @@
+//! Plans of programs of any representation.
+
+mod least;
+mod programs;

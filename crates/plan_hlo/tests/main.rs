@@ -1,0 +1,5 @@
+//! Plans of HLO programs.
+
+mod given_orders;
+mod least;
+mod schedule;
