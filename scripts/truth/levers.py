@@ -72,7 +72,7 @@ def carried_out(change, extent):
 
 
 def everywhere(name, change):
-    """Replaces a function of the families' modules wherever it was imported. Returns whether there is one."""
+    """Replaces a function of the families' modules wherever it was imported. Returns it as it was, if there is one."""
     modules = [sys.modules['layers'], *(sys.modules[module] for module, _ in program.FAMILIES.values())]
     found = {id(function): function for function in (getattr(module, name, None) for module in modules) if callable(function)}
     for function in found.values():
@@ -80,7 +80,7 @@ def everywhere(name, change):
         for module in modules:
             if getattr(module, name, None) is function:
                 setattr(module, name, changed)
-    return bool(found)
+    return list(found.values())
 
 
 def policies(saved):
@@ -94,14 +94,18 @@ def around_loss(_, saved):
     import jax
 
     around = lambda training: lambda loss, *rest, **options: training(jax.checkpoint(loss, policy=policies(saved)), *rest, **options)
-    return everywhere('training', around)
+    everywhere('training', around)
+    return lambda: True
 
 
 def around_function(name, saved):
-    """Checkpoints a function of arrays, and of other arguments that stay as they are."""
+    """Checkpoints a function of a module, or one within a function that `layers.through` calls for each layer."""
     import jax
 
+    found = []
+
     def around(function):
+        found.append(function)
         def checkpointed(*arguments, **named):
             leaves, tree = jax.tree.flatten(arguments)
             is_array = [hasattr(leaf, 'shape') for leaf in leaves]
@@ -115,11 +119,16 @@ def around_function(name, saved):
 
         return checkpointed
 
-    return everywhere(name, around)
+    def through(through):
+        return lambda layer, *rest, **options: through(around(layer) if layer.__name__ == name else layer, *rest, **options)
+
+    everywhere(name, around) or everywhere('through', through)
+    return lambda: bool(found)
 
 
 def with_options(options):
-    return everywhere('training', lambda training: lambda *rest, **others: training(*rest, **(others | options)))
+    everywhere('training', lambda training: lambda *rest, **others: training(*rest, **(others | options)))
+    return lambda: True
 
 
 def resized(extent, to):
@@ -130,17 +139,19 @@ def resized(extent, to):
         return jax.ShapeDtypeStruct(tuple(to if n == extent else n for n in leaf.shape), leaf.dtype)
 
     around = lambda training: lambda loss, parameters, *batch, **options: training(loss, parameters, *jax.tree.map(smaller, batch), **options)
-    return everywhere('training', around)
+    everywhere('training', around)
+    return lambda: True
 
 
 def ask(name, backend, change):
     """What XLA needs for a program that is made after a change. For a process of its own."""
     import xla
 
-    if not change():
-        return dict(error='not a function of a module'), []
+    is_changed = change()
     family, variant = name.split('/')
     made = next(program.Program(name, *rest) for of, *rest in program.FAMILIES[family][1]() if of == variant)
+    if not is_changed():
+        return dict(error='not a function of a layer'), []
     with tempfile.TemporaryDirectory() as folder:
         row, _ = xla.ask(made, backend, *measure.paths(pathlib.Path(folder), JAX, backend, name))
     return dict(xla=row.get('total'), error=row.get('error')), []

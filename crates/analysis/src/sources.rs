@@ -14,6 +14,8 @@ pub struct SourceFrame<'m> {
     pub file: &'m str,
     /// The line, from 1.
     pub line: i32,
+    /// The last line of the same expression.
+    pub end_line: i32,
     /// The column, from 1; 0 if unknown.
     pub column: i32,
     /// The function; empty if unknown.
@@ -82,9 +84,9 @@ impl<'m> Sources<'m> {
             std::iter::successors(Some(id), |&id| self.callers[self.module.instructions[id].parent].expand());
         // A call graph that leads in circles ends here, too.
         let calls = calls.take(self.module.computations.len() + 1);
-        calls.flat_map(|id| stack(self.module, id)).map(|(file, [line, column], function)| {
+        calls.flat_map(|id| stack(self.module, id)).map(|(file, [line, end_line, column], function)| {
             let owner = owner(file);
-            SourceFrame { file: self.short(file, owner), line, column, function, owner }
+            SourceFrame { file: self.short(file, owner), line, end_line, column, function, owner }
         })
     }
 
@@ -148,9 +150,10 @@ fn folder_of(file: &str) -> &str {
     &file[..file.rfind(['/', '\\']).map_or(0, |slash| slash + 1)]
 }
 
-/// The call stack of an instruction by itself, innermost first: file, line and column, and function. They come from the
-/// module's table, else from the instruction's own metadata.
-fn stack(module: &Module, id: InstructionId) -> impl Iterator<Item = (&str, [i32; 2], &str)> {
+/// The call stack of an instruction by itself, innermost first: file, first line, last line and column, and function. They
+/// come from the module's table, else from the instruction's own metadata.
+fn stack(module: &Module, id: InstructionId) -> impl Iterator<Item = (&str, [i32; 3], &str)> {
+    let lines = |first: i32, last: i32, column| [first, last.max(first), column];
     let metadata: Option<&Metadata> = module.instructions[id].metadata.as_deref();
     let tables = &module.config.stack_frames;
     let mut next = metadata.map_or(0, |metadata| metadata.stack_frame_id);
@@ -162,14 +165,16 @@ fn stack(module: &Module, id: InstructionId) -> impl Iterator<Item = (&str, [i32
         let function = name_of(&tables.function_names, location.function_name_id).unwrap_or_default();
         Some((
             name_of(&tables.file_names, location.file_name_id)?,
-            [location.line, location.column],
+            lines(location.line, location.end_line, location.column),
             function,
         ))
     });
     let mut stack = stack.peekable();
     let written = metadata.filter(|metadata| stack.peek().is_none() && !metadata.source_file.is_empty());
-    let written =
-        written.map(|metadata| (&*metadata.source_file, [metadata.source_line, metadata.source_column], ""));
+    let written = written.map(move |metadata| {
+        let lines = lines(metadata.source_line, metadata.source_end_line, metadata.source_column);
+        (&*metadata.source_file, lines, "")
+    });
     stack.chain(written)
 }
 

@@ -1,11 +1,11 @@
 //! Lines of a program whose results can be saved, and the layers that end with one.
 
 use memplan_analysis::{Owner, Phase, SourceFrame, Sources, folded_operation, operation};
-use memplan_ir::{Access, Instruction, InstructionId, Module, Op, Role, Users};
+use memplan_ir::{Access, Instruction, InstructionId, Module, Op, Role};
 use memplan_passes as passes;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::ends::{Ends, ends};
+use super::functions::Functions;
 use crate::fit::Setting;
 use crate::fit::candidate::Candidate;
 
@@ -38,6 +38,7 @@ const MAX_CANDIDATES: usize = 64;
 const MAX_GROUPS: usize = 2;
 
 /// A forward value that the backward half reads, or a value that could be kept instead.
+#[derive(Clone, Copy)]
 pub(super) struct Kept {
     pub(super) id: InstructionId,
     pub(super) depth: u32,
@@ -47,6 +48,8 @@ pub(super) struct Kept {
 /// Lines of the forward half whose results are all that operations after them use, the cheapest to save first.
 pub(super) struct Lines {
     list: Vec<(Group, Vec<Kept>)>,
+    /// All arrays of the forward half.
+    forward: Vec<Kept>,
     /// What the backward half reads.
     residuals: Vec<Kept>,
 }
@@ -58,7 +61,8 @@ impl Lines {
         let sources = Sources::new(module);
         let mut depth: FxHashMap<InstructionId, u32> = FxHashMap::default();
         let mut read: FxHashSet<InstructionId> = FxHashSet::default();
-        let (mut groups, mut residuals): (FxHashMap<Group, Vec<Kept>>, Vec<Kept>) = Default::default();
+        let mut groups: FxHashMap<Group, Vec<Kept>> = FxHashMap::default();
+        let (mut forward, mut residuals) = (Vec::new(), Vec::new());
         for &id in &entry.instructions {
             let operands = &module.instructions[id].operands;
             if phases.of(id) == Phase::Backward {
@@ -70,37 +74,38 @@ impl Lines {
         for &id in entry.instructions.iter().filter(|&&id| phases.of(id) == Phase::Forward) {
             let computes = module.instructions[id].op.traits().role == Role::Computes;
             let bytes = setting.target.size_of(module.shape(id)).0;
-            let kept = || Kept { id, depth: depth[&id], bytes };
+            let kept = Kept { id, depth: depth[&id], bytes };
+            forward.push(kept);
             if computes && read.contains(&id) {
-                residuals.push(kept());
+                residuals.push(kept);
             }
             if let Some(group) = group(module, &sources, id) {
-                groups.entry(group).or_default().push(kept());
+                groups.entry(group).or_default().push(kept);
             }
         }
         let mut list: Vec<(Group, Vec<Kept>)> =
             groups.into_iter().filter(|(_, kept)| kept.len() > 1).collect();
         list.sort_by(|(a, of_a), (b, of_b)| {
-            let cost = |kept: &[Kept]| kept_and_again(&kept.iter().collect::<Vec<_>>(), &residuals);
+            let cost = |kept: &[Kept]| kept_and_again(&kept.iter().collect::<Vec<_>>(), residuals.iter());
             cost(of_a).cmp(&cost(of_b)).then_with(|| a.cmp(b))
         });
         list.truncate(MAX_CANDIDATES);
         let made_of = MadeOf::all(module);
         list.retain(|(_, kept)| separates(program, setting, &made_of, kept));
-        Lines { list, residuals }
+        Lines { list, forward, residuals }
     }
 
     /// Sets of lines, each larger by one line: with each set, the kept bytes and the recomputed bytes between two kept
     /// values are together minimal.
     pub(super) fn best_names(&self) -> Vec<Vec<Group>> {
-        let Lines { list, residuals } = self;
+        let Lines { list, residuals, .. } = self;
         let mut chosen: Vec<usize> = Vec::new();
         let mut sets = Vec::new();
         let mut last = u64::MAX;
         for _ in 0..MAX_GROUPS {
             let with = |i: usize| {
                 let kept: Vec<&Kept> = chosen.iter().chain([&i]).flat_map(|&i| &list[i].1).collect();
-                kept_and_again(&kept, residuals)
+                kept_and_again(&kept, residuals.iter())
             };
             let candidates = (0..list.len()).filter(|i| !chosen.contains(i));
             let Some((cost, next)) = candidates.map(|i| (with(i), i)).min() else { break };
@@ -114,28 +119,43 @@ impl Lines {
         sets
     }
 
-    /// The layers that end with the cheapest line. Lines that end the calls of a function come first.
+    /// The calls of the function that is the cheapest to checkpoint. If the program has no such function, steps of a loop in
+    /// Python, which end with the cheapest line.
     pub(super) fn layers(&self, program: &Candidate) -> Option<Layers> {
-        let module = &program.module;
-        let (sources, users) = (Sources::new(module), Users::new(module));
-        let ends: Vec<(&Group, Ends)> = self
-            .list
+        let functions = Functions::new(program);
+        let calls = functions.names().into_iter().filter_map(|name| {
+            let results = functions.results(name)?;
+            let border =
+                results.iter().rev().find_map(|&id| group(&program.module, functions.sources(), id))?;
+            Some((
+                self.cost_of_calls(&functions, name, &results),
+                Layers { border, function: Some(name.to_string()) },
+            ))
+        });
+        let cheapest = calls.min_by_key(|(cost, _)| *cost).map(|(_, layers)| layers);
+        cheapest.or_else(|| {
+            let (border, _) = self.list.iter().find(|(_, kept)| functions.end_steps(kept))?;
+            Some(Layers { border: border.clone(), function: None })
+        })
+    }
+
+    /// The bytes kept outside calls of a function and between them, and the most bytes that one call recomputes.
+    fn cost_of_calls(&self, functions: &Functions<'_>, name: &str, results: &[InstructionId]) -> u64 {
+        let is_result: FxHashSet<InstructionId> = results.iter().copied().collect();
+        let (again, outside): (Vec<&Kept>, Vec<&Kept>) = self
+            .residuals
             .iter()
-            .map(|(border, kept)| (border, ends(program, &sources, &users, kept)))
-            .filter(|(_, ends)| *ends != Ends::Nothing)
-            .collect();
-        let calls = ends.iter().find(|(_, ends)| matches!(ends, Ends::Calls(_)));
-        let (border, ends) = calls.or_else(|| ends.first())?;
-        let function = match ends {
-            Ends::Calls(function) => Some(function.clone()),
-            _ => None,
-        };
-        Some(Layers { border: (*border).clone(), function })
+            .filter(|kept| !is_result.contains(&kept.id))
+            .partition(|kept| functions.is_in(kept.id, name));
+        let borders: Vec<&Kept> = self.forward.iter().filter(|kept| is_result.contains(&kept.id)).collect();
+        let outside = outside.iter().fold(0u64, |sum, kept| sum.saturating_add(kept.bytes));
+        outside.saturating_add(kept_and_again(&borders, again.into_iter()))
     }
 }
 
-/// Whether operations after a line use only its results, except for a few bytes: otherwise saving the results saves
-/// nothing. What is made of one argument alone, such as a converted weight, is made again where it is used.
+/// Whether results of a line are computed from others of them, and operations after it use only its results, except for a
+/// few bytes: otherwise saving the results saves nothing. What is made of one argument alone, such as a converted weight, is
+/// made again where it is used.
 fn separates(
     program: &Candidate,
     setting: &Setting<'_>,
@@ -162,13 +182,14 @@ fn separates(
         }
         level.insert(id, own);
     }
+    let is_chain = kept.iter().any(|kept| level[&kept.id] > 0);
     let all = kept.iter().fold(0u64, |sum, kept| sum.saturating_add(kept.bytes));
-    passed_by < all / FEW
+    is_chain && passed_by < all / FEW
 }
 
 /// What a value is computed from.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum MadeOf {
+pub(super) enum MadeOf {
     Constants,
     /// Constants and this argument.
     Argument(InstructionId),
@@ -177,7 +198,7 @@ enum MadeOf {
 
 impl MadeOf {
     /// Of all instructions of the entry.
-    fn all(module: &Module) -> FxHashMap<InstructionId, MadeOf> {
+    pub(super) fn all(module: &Module) -> FxHashMap<InstructionId, MadeOf> {
         let mut made_of: FxHashMap<InstructionId, MadeOf> = FxHashMap::default();
         for &id in &module.entry_computation().instructions {
             let Instruction { op, operands, .. } = &module.instructions[id];
@@ -200,7 +221,7 @@ impl MadeOf {
 }
 
 /// The kept bytes, and the most bytes that are recomputed between two kept values.
-fn kept_and_again(kept: &[&Kept], residuals: &[Kept]) -> u64 {
+fn kept_and_again<'k>(kept: &[&Kept], residuals: impl Iterator<Item = &'k Kept>) -> u64 {
     let mut borders: Vec<u32> = kept.iter().map(|kept| kept.depth).collect();
     borders.sort_unstable();
     borders.dedup();

@@ -7,12 +7,14 @@ use memplan_analysis::{Phase, Sources};
 use memplan_ir::InstructionId;
 use memplan_passes as passes;
 use memplan_passes::{Checkpoint, Saves as Ready};
+use rustc_hash::FxHashSet;
 
-use self::lines::{Group, Layers, Lines, group, user_frames};
+use self::functions::Functions;
+use self::lines::{Group, Layers, Lines, group};
 use super::Setting;
 use super::candidate::Candidate;
 
-mod ends;
+mod functions;
 mod lines;
 
 /// The places of checkpoints, and the values that they save.
@@ -71,7 +73,9 @@ impl Policy {
     pub(super) fn apply(&self) -> String {
         let function = match &self.layers {
             None => "loss",
-            Some(layers) => layers.function.as_deref().unwrap_or("layer"),
+            Some(Layers { function: None, .. }) => "layer",
+            // As it is called in the function that it is in.
+            Some(Layers { function: Some(name), .. }) => name.rsplit("<locals>.").next().unwrap_or(name),
         };
         let with = match &self.saves {
             Saves::Ready(Ready::Nothing) => String::new(),
@@ -101,17 +105,22 @@ impl Policy {
             Saves::Names(groups) => is_of(id, groups),
         };
         let function = self.layers.as_ref().and_then(|layers| layers.function.as_deref());
-        let is_in_layers = |id: InstructionId| {
-            let is_called_in = |function| user_frames(&sources, id).any(|frame| frame.function == function);
-            function.is_none_or(is_called_in)
+        let functions = function.map(|name| (Functions::new(program), name));
+        let is_in_layers = |id| functions.as_ref().is_none_or(|(functions, name)| functions.is_in(id, name));
+        let results: FxHashSet<InstructionId> = match &functions {
+            Some((functions, name)) => {
+                functions.results(name).ok_or("no function is called for each layer")?.into_iter().collect()
+            }
+            None => FxHashSet::default(),
         };
         let is_forward = |id| phases.of(id) == Phase::Forward;
         let checkpoint = Checkpoint {
             phase: &|id| phases.of(id),
             is_saved: &|id| is_saved(id) || !is_in_layers(id),
-            is_border: &|id| {
-                let layers = self.layers.as_ref();
-                is_forward(id) && layers.is_some_and(|layers| is_of(id, std::slice::from_ref(&layers.border)))
+            is_border: &|id| match &self.layers {
+                Some(Layers { function: Some(_), .. }) => results.contains(&id),
+                Some(Layers { border, .. }) => is_forward(id) && is_of(id, std::slice::from_ref(border)),
+                None => false,
             },
             must_wait: false,
             gradients_first: false,
