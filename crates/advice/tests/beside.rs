@@ -272,6 +272,38 @@ fn operations_that_one_side_does_without() {
     check("xla-gpu", &with("b"), &with("a"), (CauseKind::Algebra, -ARRAY), "XLA does without this negate");
 }
 
+/// As libtpu fuses an asynchronous collective: the fusion returns the buffer that it fills twice.
+#[test]
+fn collectives_in_flight() {
+    let text = "\
+fused {
+  a = f32[128,256] parameter(0)
+  b = f32[256,256] parameter(1)
+  c = f32[256,256] parameter(2)
+  n = f32[256,256] negate(c)
+  g = f32[256,256] all-gather(a), channel_id=1, replica_groups={{0,1}}, dimensions={0}, use_global_device_ids=true
+  ROOT t = (f32[256,256], f32[128,256], f32[256,256], f32[256,256]) tuple(n, a, b, g)
+}
+
+ENTRY main {
+  x = f32[128,256] parameter(0) @x
+  y = f32[256,256] parameter(1) @y
+  a = f32[128,256] copy(x) @all_gather
+  b = f32[256,256] custom-call(), custom_call_target=\"AllocateBuffer\" @all_gather
+  f = (f32[256,256], f32[128,256], f32[256,256], f32[256,256]) fusion(a, b, y), kind=kOutput, calls=fused, \
+      output_to_operand_aliasing={{1}: (0, {}), {2}: (1, {}), {3}: (1, {})} @neg
+  n = f32[256,256] get-tuple-element(f), index=0 @neg
+  g = f32[256,256] get-tuple-element(f), index=2 @all_gather
+  h = f32[256,256] get-tuple-element(f), index=3 @all_gather
+  d = f32[256,256] custom-call(g, h), custom_call_target=\"AsyncCollectiveDone\", output_to_operand_aliasing={{}: (0, {})} @all_gather
+  ROOT r = f32[256,256] add(n, d) @add
+}";
+    let found = compared("xla-tpu", text, text).unwrap();
+    assert!(found.causes.is_empty(), "{found:#?}");
+    let temporary = found.totals.iter().find(|total| total.name == "temp").unwrap();
+    assert_eq!(i128::from(temporary.after.0), 2 * ARRAY + ARRAY / 2, "the buffer is there once");
+}
+
 #[test]
 fn modules_of_different_programs_are_not_compared() {
     let other = "ENTRY main {\n  ROOT y = s32[3,5] parameter(0) @y\n}";

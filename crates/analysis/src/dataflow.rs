@@ -190,6 +190,7 @@ impl Flow<'_> {
                 let (at, from) = (self.child(root, 1), self.positions.root(instruction.operands[0]));
                 self.join(at, from);
             }
+            Op::Fusion(fusion) => self.connect_collective_in_flight(id, &fusion.output_operand_aliasing),
             Op::Send(_) => {
                 let (at, from) = (self.child(root, 0), self.positions.root(instruction.operands[0]));
                 self.join(at, from);
@@ -211,6 +212,31 @@ impl Flow<'_> {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// libtpu fuses an asynchronous collective with arithmetic. The fusion passes on the buffer that the collective fills, and
+    /// returns it once more as the collective's result. Both are that buffer: what was in it before is not read again.
+    fn connect_collective_in_flight(&mut self, id: InstructionId, aliases: &[OutputOperandAlias]) {
+        let module = self.module;
+        let Some(&fused) = module.instructions[id].called.first() else { return };
+        let root = &module.instructions[module.computations[fused].root];
+        let element = |alias: &OutputOperandAlias| match (&root.op, alias.output_index.0.as_slice()) {
+            (Op::Tuple, &[i]) => root.operands.get(i as usize).map(|&id| &module.instructions[id].op),
+            _ => None,
+        };
+        for filled in
+            aliases.iter().filter(|&alias| element(alias).is_some_and(|op| op.collective().is_some()))
+        {
+            let is_passed_on = |alias: &&OutputOperandAlias| {
+                let is_parameter = matches!(element(alias), Some(Op::Parameter { number }) if *number as u32 == alias.operand);
+                is_parameter
+                    && (alias.operand, &alias.operand_index) == (filled.operand, &filled.operand_index)
+            };
+            let at = |alias: &OutputOperandAlias| self.positions.find(id, &alias.output_index);
+            if let (Some(from), Some(to)) = (at(filled), aliases.iter().find(is_passed_on).and_then(at)) {
+                self.join(to, from);
+            }
         }
     }
 
