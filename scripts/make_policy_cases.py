@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "tests" / "hlo" / "policies"
-LAYERS, BATCH, LENGTH, WIDTH, WORDS = 3, 4, 64, 64, 512
+LAYERS, BATCH, LENGTH, BLOCKS, WIDTH, WORDS = 3, 4, 64, 4, 64, 512
 KEEP = jax.checkpoint_policies
 
 
@@ -33,6 +33,22 @@ def layer(p, x):
     return x + (jax.nn.silu(norm(x) @ p["gate"]) * (norm(x) @ p["up"])) @ p["down"]
 
 
+def layer_norm_last(p, x):
+    # As in BERT: the function ends in another one, which it calls twice.
+    x = norm(x + attention(x @ p["q"], x @ p["k"], x @ p["v"]) @ p["o"])
+    return norm(x + (jax.nn.silu(x @ p["gate"]) * (x @ p["up"])) @ p["down"])
+
+
+def layer_in_blocks(p, x):
+    # Blocks of queries in a loop, which is checkpointed already.
+    h = norm(x)
+    k, v = h @ p["k"], h @ p["v"]
+    blocks = (h @ p["q"]).reshape(BATCH, BLOCKS, LENGTH // BLOCKS, WIDTH).swapaxes(0, 1)
+    of_block = jax.checkpoint(lambda q: jax.nn.softmax(jnp.einsum("btd,bsd->bts", q, k), -1) @ v)
+    y = jax.lax.map(of_block, blocks).swapaxes(0, 1).reshape(x.shape)
+    return x + y @ p["o"] + (jax.nn.silu(h @ p["gate"]) * (h @ p["up"])) @ p["down"]
+
+
 def loss(one, p, words):
     # One embedding for both ends crosses all layers.
     x = p["embedding"][words]
@@ -49,21 +65,25 @@ def step(one, around, p, words):
 def main():
     shape = lambda *extents: jax.ShapeDtypeStruct(extents, jnp.float32)
     widths = dict(q=WIDTH, k=WIDTH, v=WIDTH, o=WIDTH, gate=4 * WIDTH, up=4 * WIDTH)
-    one = {name: shape(WIDTH, width) for name, width in widths.items()} | dict(down=shape(4 * WIDTH, WIDTH))
-    parameters = dict(embedding=shape(WORDS, WIDTH), layers=[one] * LAYERS)
+    weights = {name: shape(WIDTH, width) for name, width in widths.items()} | dict(down=shape(4 * WIDTH, WIDTH))
+    parameters = dict(embedding=shape(WORDS, WIDTH), layers=[weights] * LAYERS)
     words = jax.ShapeDtypeStruct((BATCH, LENGTH), jnp.int32)
     no_batch = functools.partial(jax.checkpoint, policy=KEEP.dots_with_no_batch_dims_saveable)
     as_it_is = lambda function: function
-    for name, (of_layer, of_loss) in dict(
-        written=(as_it_is, as_it_is),
-        layer=(jax.checkpoint, as_it_is),
-        layer_dots_with_no_batch_dims=(no_batch, as_it_is),
-        loss_dots=(as_it_is, functools.partial(jax.checkpoint, policy=KEEP.dots_saveable)),
-        loss_dots_with_no_batch_dims=(as_it_is, no_batch),
+    for name, (one, of_loss) in dict(
+        written=(layer, as_it_is),
+        layer=(jax.checkpoint(layer), as_it_is),
+        layer_dots_with_no_batch_dims=(no_batch(layer), as_it_is),
+        loss_dots=(layer, functools.partial(jax.checkpoint, policy=KEEP.dots_saveable)),
+        loss_dots_with_no_batch_dims=(layer, no_batch),
+        written_norm_last=(layer_norm_last, as_it_is),
+        layer_norm_last=(jax.checkpoint(layer_norm_last), as_it_is),
+        written_in_blocks=(layer_in_blocks, as_it_is),
+        layer_in_blocks=(jax.checkpoint(layer_in_blocks), as_it_is),
     ).items():
-        traced = jax.jit(functools.partial(step, of_layer(layer), of_loss)).lower(parameters, words)
-        # Lines are read of the program as written alone.
-        text = traced.as_text("hlo", debug_info=name == "written")
+        traced = jax.jit(functools.partial(step, one, of_loss)).lower(parameters, words)
+        # Lines are read of programs as written alone.
+        text = traced.as_text("hlo", debug_info=name.startswith("written"))
         (FOLDER / f"{name}.hlo").write_text(re.sub(r'"[^"]*/([^"/]*\.py)"', r'"\1"', text))
 
 

@@ -198,24 +198,32 @@ fn checkpoints_are_those_of_jax() {
         parse(&std::fs::read_to_string(file).unwrap()).unwrap()
     };
     let options = FitOptions { devices: vec![1], ..options(1) };
-    let found = fit(&read("written"), &compiler, &target, &options).unwrap();
+    let changes = |name: &str| fit(&read(name), &compiler, &target, &options).unwrap().changes;
     let policy = |saves: &str| format!("policy=jax.checkpoint_policies.{saves}");
-    for (name, apply) in [
-        ("layer", "layer = jax.checkpoint(layer)".to_string()),
+    let (dots, no_batch) = (policy("dots_saveable"), policy("dots_with_no_batch_dims_saveable"));
+    for (written, name, apply) in [
+        ("written", "layer", "layer = jax.checkpoint(layer)".to_string()),
+        ("written", "layer_dots_with_no_batch_dims", format!("layer = jax.checkpoint(layer, {no_batch})")),
+        ("written", "loss_dots", format!("loss = jax.checkpoint(loss, {dots})")),
+        ("written", "loss_dots_with_no_batch_dims", format!("loss = jax.checkpoint(loss, {no_batch})")),
         (
-            "layer_dots_with_no_batch_dims",
-            format!("layer = jax.checkpoint(layer, {})", policy("dots_with_no_batch_dims_saveable")),
+            "written_norm_last",
+            "layer_norm_last",
+            "layer_norm_last = jax.checkpoint(layer_norm_last)".to_string(),
         ),
-        ("loss_dots", format!("loss = jax.checkpoint(loss, {})", policy("dots_saveable"))),
         (
-            "loss_dots_with_no_batch_dims",
-            format!("loss = jax.checkpoint(loss, {})", policy("dots_with_no_batch_dims_saveable")),
+            "written_in_blocks",
+            "layer_in_blocks",
+            "layer_in_blocks = jax.checkpoint(layer_in_blocks)".to_string(),
         ),
     ] {
-        let change = found.changes.iter().find(|change| change.apply == apply);
-        let promised = change.unwrap_or_else(|| panic!("{name}: {:#?}", found.changes)).total;
+        let changes = changes(written);
+        let change = changes.iter().find(|change| change.apply == apply);
+        let promised = change.unwrap_or_else(|| panic!("{name}: {changes:#?}")).total;
         let of_jax = fit(&read(name), &compiler, &target, &options).unwrap().total;
         let ratio = promised.0 as f64 / of_jax.0 as f64;
         assert!((0.95..=1.05).contains(&ratio), "{name}: {promised} promised, {of_jax} for JAX's module");
     }
+    // JAX saves the products of each block, and then more bytes than the program as written.
+    assert!(changes("written_in_blocks").iter().all(|change| !change.apply.contains(&dots)));
 }

@@ -16,6 +16,7 @@ use super::candidate::Candidate;
 
 mod functions;
 mod lines;
+mod loops;
 
 /// The places of checkpoints, and the values that they save.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,6 +115,13 @@ impl Policy {
             None => FxHashSet::default(),
         };
         let is_forward = |id| phases.of(id) == Phase::Forward;
+        let entry = module.entry_computation().instructions.iter().copied();
+        let layers = entry.filter(|&id| is_forward(id) && is_in_layers(id));
+        if let Saves::Ready(saves) = self.saves
+            && loops::save_more(module, layers, saves)
+        {
+            return Err("JAX would save products in each step of a loop; how many bytes is not known".into());
+        }
         let checkpoint = Checkpoint {
             phase: &|id| phases.of(id),
             is_saved: &|id| is_saved(id) || !is_in_layers(id),
