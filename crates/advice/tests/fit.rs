@@ -1,6 +1,7 @@
 //! Changes that make small programs fit.
 
-use memplan_advice::fit::{Fit, FitOptions, Lever, fit};
+use memplan_advice::fit::{Fit, FitOptions, Lever, Suggestion, fit};
+use memplan_driver::estimate;
 use memplan_hlo::parse;
 use memplan_memory::{Bytes, Compiler, Target};
 use memplan_pool::process::Settings;
@@ -199,31 +200,27 @@ fn checkpoints_are_those_of_jax() {
     };
     let options = FitOptions { devices: vec![1], ..options(1) };
     let changes = |name: &str| fit(&read(name), &compiler, &target, &options).unwrap().changes;
-    let policy = |saves: &str| format!("policy=jax.checkpoint_policies.{saves}");
-    let (dots, no_batch) = (policy("dots_saveable"), policy("dots_with_no_batch_dims_saveable"));
-    for (written, name, apply) in [
-        ("written", "layer", "layer = jax.checkpoint(layer)".to_string()),
-        ("written", "layer_dots_with_no_batch_dims", format!("layer = jax.checkpoint(layer, {no_batch})")),
-        ("written", "loss_dots", format!("loss = jax.checkpoint(loss, {dots})")),
-        ("written", "loss_dots_with_no_batch_dims", format!("loss = jax.checkpoint(loss, {no_batch})")),
-        (
-            "written_norm_last",
-            "layer_norm_last",
-            "layer_norm_last = jax.checkpoint(layer_norm_last)".to_string(),
-        ),
-        (
-            "written_in_blocks",
-            "layer_in_blocks",
-            "layer_in_blocks = jax.checkpoint(layer_in_blocks)".to_string(),
-        ),
-    ] {
-        let changes = changes(written);
+    let check = |changes: &[Suggestion], name: &str, apply: &str| {
         let change = changes.iter().find(|change| change.apply == apply);
         let promised = change.unwrap_or_else(|| panic!("{name}: {changes:#?}")).total;
-        let of_jax = fit(&read(name), &compiler, &target, &options).unwrap().total;
+        let of_jax = estimate(&read(name), &compiler, &target).unwrap().total;
         let ratio = promised.0 as f64 / of_jax.0 as f64;
         assert!((0.95..=1.05).contains(&ratio), "{name}: {promised} promised, {of_jax} for JAX's module");
-    }
+    };
+    let dots = "policy=jax.checkpoint_policies.dots_saveable";
+    let no_batch = "policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable";
+    let written = changes("written");
+    check(&written, "layer", "layer = jax.checkpoint(layer)");
+    check(&written, "layer_dots_with_no_batch_dims", &format!("layer = jax.checkpoint(layer, {no_batch})"));
+    check(&written, "loss_dots", &format!("loss = jax.checkpoint(loss, {dots})"));
+    check(&written, "loss_dots_with_no_batch_dims", &format!("loss = jax.checkpoint(loss, {no_batch})"));
+    check(
+        &changes("written_norm_last"),
+        "layer_norm_last",
+        "layer_norm_last = jax.checkpoint(layer_norm_last)",
+    );
+    let in_blocks = changes("written_in_blocks");
+    check(&in_blocks, "layer_in_blocks", "layer_in_blocks = jax.checkpoint(layer_in_blocks)");
     // JAX saves the products of each block, and then more bytes than the program as written.
-    assert!(changes("written_in_blocks").iter().all(|change| !change.apply.contains(&dots)));
+    assert!(in_blocks.iter().all(|change| !change.apply.contains(dots)));
 }
