@@ -228,10 +228,10 @@ impl Flow<'_> {
         for filled in
             aliases.iter().filter(|&alias| element(alias).is_some_and(|op| op.collective().is_some()))
         {
-            let is_passed_on = |alias: &&OutputOperandAlias| {
-                let is_parameter = matches!(element(alias), Some(Op::Parameter { number }) if *number as u32 == alias.operand);
-                is_parameter
-                    && (alias.operand, &alias.operand_index) == (filled.operand, &filled.operand_index)
+            let place = |alias: &OutputOperandAlias| (alias.operand, alias.operand_index.clone());
+            let is_passed_on = |alias: &&OutputOperandAlias| match element(alias) {
+                Some(Op::Parameter { number }) => *number == alias.operand && place(alias) == place(filled),
+                _ => false,
             };
             let at = |alias: &OutputOperandAlias| self.positions.find(id, &alias.output_index);
             if let (Some(from), Some(to)) = (at(filled), aliases.iter().find(is_passed_on).and_then(at)) {

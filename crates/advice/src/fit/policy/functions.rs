@@ -16,10 +16,14 @@ pub(super) struct Functions<'m> {
     forward: Vec<InstructionId>,
     /// The user's lines that made an instruction, outermost first; those of its first operand if it has none itself.
     stacks: FxHashMap<InstructionId, Vec<SourceFrame<'m>>>,
+    /// The instructions that were made in calls of each function.
+    members: FxHashMap<&'m str, Vec<InstructionId>>,
+    /// Equal for values that the same operation of the same line makes.
+    places: FxHashMap<InstructionId, usize>,
 }
 
 impl<'m> Functions<'m> {
-    /// Takes time linear in the instructions and the depth of their call stacks.
+    /// Takes time linear in the frames of all call stacks.
     pub(super) fn new(program: &'m Candidate) -> Functions<'m> {
         let module = &program.module;
         let sources = Sources::new(module);
@@ -27,6 +31,9 @@ impl<'m> Functions<'m> {
         let forward: Vec<InstructionId> =
             entry.filter(|&id| program.phases().of(id) == Phase::Forward).collect();
         let mut stacks: FxHashMap<InstructionId, Vec<SourceFrame<'m>>> = FxHashMap::default();
+        let mut members: FxHashMap<&str, Vec<InstructionId>> = FxHashMap::default();
+        let mut numbers: FxHashMap<Group, usize> = FxHashMap::default();
+        let mut places: FxHashMap<InstructionId, usize> = FxHashMap::default();
         for &id in &forward {
             let mut stack: Vec<SourceFrame<'m>> = user_frames(&sources, id).collect();
             stack.reverse();
@@ -36,24 +43,25 @@ impl<'m> Functions<'m> {
                     operands.filter_map(|operand| stacks.get(operand)).find(|stack| !stack.is_empty());
                 stack = first.cloned().unwrap_or_default();
             }
+            for frame in stack.iter().filter(|frame| !frame.function.is_empty()) {
+                let members = members.entry(frame.function).or_default();
+                if members.last() != Some(&id) {
+                    members.push(id);
+                }
+            }
             stacks.insert(id, stack);
+            if let Some(place) = group(module, &sources, id) {
+                let next = numbers.len();
+                places.insert(id, *numbers.entry(place).or_insert(next));
+            }
         }
-        Functions {
-            module,
-            users: Users::new(module),
-            made_of: MadeOf::all(module),
-            sources,
-            forward,
-            stacks,
-        }
+        let (users, made_of) = (Users::new(module), MadeOf::all(module));
+        Functions { module, sources, users, made_of, forward, stacks, members, places }
     }
 
-    /// The names of all functions.
+    /// The names of all functions, in alphabetical order.
     pub(super) fn names(&self) -> Vec<&'m str> {
-        let frames = self.stacks.values().flatten();
-        let names: FxHashSet<&str> =
-            frames.map(|frame| frame.function).filter(|name| !name.is_empty()).collect();
-        let mut names: Vec<&str> = names.into_iter().collect();
+        let mut names: Vec<&str> = self.members.keys().copied().collect();
         names.sort_unstable();
         names
     }
@@ -85,16 +93,16 @@ impl<'m> Functions<'m> {
         let mut results = Vec::new();
         // For each place in the function that makes results: whether the last of them is read outside, as that of the last
         // call is. The last of a loop within one call is read later in that call.
-        let mut is_last_outside: FxHashMap<Option<Group>, bool> = FxHashMap::default();
-        let mut read_by_next: FxHashSet<Option<Group>> = FxHashSet::default();
-        for &id in self.forward.iter().filter(|&&id| self.can_be_result(id)) {
+        let mut is_last_outside: FxHashMap<Option<usize>, bool> = FxHashMap::default();
+        let mut read_by_next: FxHashSet<Option<usize>> = FxHashSet::default();
+        for &id in self.members.get(function)?.iter().filter(|&&id| self.can_be_result(id)) {
             let Some(call) = self.call(id, function) else { continue };
-            let place = group(self.module, &self.sources, id);
+            let place = self.places.get(&id).copied();
             let is_forward = |reader: &&InstructionId| self.stacks.contains_key(reader);
             let readers = || self.users.of(id).iter().filter(is_forward);
             let is_outside = readers().any(|&reader| !self.is_in(reader, function));
             let is_by_next = readers().any(|&reader| self.is_in_next(id, reader, call, function));
-            is_last_outside.insert(place.clone(), is_outside);
+            is_last_outside.insert(place, is_outside);
             if is_by_next {
                 read_by_next.insert(place);
             }
@@ -123,14 +131,22 @@ impl<'m> Functions<'m> {
 
     /// Whether a value is computed from another that is made in the same place.
     fn is_chain(&self, values: &[InstructionId]) -> bool {
-        let mut bits: FxHashMap<Group, u64> = FxHashMap::default();
-        let mut bit_of: FxHashMap<InstructionId, u64> = FxHashMap::default();
+        let mut of_place: FxHashMap<usize, Vec<InstructionId>> = FxHashMap::default();
         for &id in values {
-            let Some(place) = group(self.module, &self.sources, id) else { continue };
-            // Places beyond 64 share a bit.
-            let next = 1 << bits.len().min(63);
-            bit_of.insert(id, *bits.entry(place).or_insert(next));
+            if let Some(&place) = self.places.get(&id) {
+                of_place.entry(place).or_default().push(id);
+            }
         }
+        of_place.retain(|_, values| values.len() > 1);
+        if of_place.is_empty() {
+            return false;
+        }
+        // Places beyond 64 share a bit.
+        let bits = of_place
+            .values()
+            .enumerate()
+            .flat_map(|(i, values)| values.iter().map(move |&id| (id, 1 << i.min(63))));
+        let bit_of: FxHashMap<InstructionId, u64> = bits.collect();
         // The places of values that each instruction is computed from.
         let mut from: FxHashMap<InstructionId, u64> = FxHashMap::default();
         for &id in &self.forward {

@@ -1,6 +1,6 @@
 //! What a policy saves within loops.
 
-use memplan_ir::{Access, ComputationId, InstructionId, Module, Op, Users};
+use memplan_ir::{Access, ComputationId, Instruction, InstructionId, Module, Op};
 use memplan_passes::Saves;
 use rustc_hash::FxHashSet;
 
@@ -11,30 +11,34 @@ pub(super) fn save_more(
     instructions: impl Iterator<Item = InstructionId>,
     saves: Saves,
 ) -> bool {
-    let users = Users::new(module);
     let loops = instructions.filter(|&id| module.instructions[id].op == Op::While);
     let mut open: Vec<ComputationId> = loops.flat_map(|id| module.instructions[id].called.to_vec()).collect();
     let mut seen: FxHashSet<ComputationId> = FxHashSet::default();
+    let (mut saved, mut stacked) = (Vec::new(), FxHashSet::default());
     while let Some(computation) = open.pop() {
         if !seen.insert(computation) {
             continue;
         }
         for &id in &module.computations[computation].instructions {
             let instruction = &module.instructions[id];
-            if saves.saves(&instruction.op) && !is_stacked(module, &users, id) {
-                return true;
+            if saves.saves(&instruction.op) {
+                saved.push(id);
+            }
+            if instruction.op == Op::DynamicUpdateSlice {
+                add_sources(module, instruction.operands[1], &mut stacked);
             }
             open.extend(&instruction.called);
         }
     }
-    false
+    saved.iter().any(|id| !stacked.contains(id))
 }
 
-/// Whether a value is written into an array of all steps.
-fn is_stacked(module: &Module, users: &Users, id: InstructionId) -> bool {
-    users.of(id).iter().any(|&user| match &module.instructions[user].op {
-        Op::DynamicUpdateSlice => module.instructions[user].operands[1] == id,
-        Op::Convert => is_stacked(module, users, user),
-        op => op.traits().access == Access::Reindexing && is_stacked(module, users, user),
-    })
+/// Adds a value that is written into an array of all steps, and the values that it has the elements of.
+fn add_sources(module: &Module, value: InstructionId, stacked: &mut FxHashSet<InstructionId>) {
+    let mut value = Some(value);
+    while let Some(id) = value.filter(|&id| stacked.insert(id)) {
+        let Instruction { op, operands, .. } = &module.instructions[id];
+        let has_elements = *op == Op::Convert || op.traits().access == Access::Reindexing;
+        value = operands.first().copied().filter(|_| has_elements);
+    }
 }
