@@ -57,7 +57,7 @@ pub enum Saves {
     Nothing,
     /// `dots_with_no_batch_dims_saveable`: products with weights.
     DotsWithNoBatchDims,
-    /// `dots_saveable`: all products.
+    /// `dots_saveable`: all products and convolutions.
     Dots,
 }
 
@@ -113,7 +113,7 @@ impl Saves {
     pub fn saves(self, op: &Op) -> bool {
         match (self, op) {
             (Saves::Nothing, _) => false,
-            (Saves::Dots, op) => matches!(op, Op::Dot(_)),
+            (Saves::Dots, op) => matches!(op, Op::Dot(_) | Op::Convolution(_)),
             (Saves::DotsWithNoBatchDims, Op::Dot(dot)) => dot.dimensions.lhs_batch.is_empty(),
             (Saves::DotsWithNoBatchDims, _) => false,
         }
