@@ -95,11 +95,10 @@ def around_loss(_, saved):
 
     around = lambda training: lambda loss, *rest, **options: training(jax.checkpoint(loss, policy=policies(saved)), *rest, **options)
     everywhere('training', around)
-    return lambda: True
 
 
 def around_function(name, saved):
-    """Checkpoints a function of a module, or one within a function that `layers.through` calls for each layer."""
+    """Checkpoints a function of a module, or one that `layers.through` calls for each layer. Returns what tells whether it was used."""
     import jax
 
     found = []
@@ -128,7 +127,6 @@ def around_function(name, saved):
 
 def with_options(options):
     everywhere('training', lambda training: lambda *rest, **others: training(*rest, **(others | options)))
-    return lambda: True
 
 
 def resized(extent, to):
@@ -140,17 +138,16 @@ def resized(extent, to):
 
     around = lambda training: lambda loss, parameters, *batch, **options: training(loss, parameters, *jax.tree.map(smaller, batch), **options)
     everywhere('training', around)
-    return lambda: True
 
 
 def ask(name, backend, change):
     """What XLA needs for a program that is made after a change. For a process of its own."""
     import xla
 
-    is_changed = change()
+    was_used = change()
     family, variant = name.split('/')
     made = next(program.Program(name, *rest) for of, *rest in program.FAMILIES[family][1]() if of == variant)
-    if not is_changed():
+    if was_used and not was_used():
         return dict(error='not a function of a layer'), []
     with tempfile.TemporaryDirectory() as folder:
         row, _ = xla.ask(made, backend, *measure.paths(pathlib.Path(folder), JAX, backend, name))

@@ -215,8 +215,9 @@ impl Flow<'_> {
         }
     }
 
-    /// libtpu fuses an asynchronous collective with arithmetic. The fusion passes on the buffer that the collective fills, and
-    /// returns it once more as the collective's result. Both are that buffer: what was in it before is not read again.
+    /// libtpu fuses an asynchronous collective with arithmetic. The fusion returns the buffer that the collective fills twice:
+    /// as an operand that it passes on, and as the collective's result. Nothing reads the old contents of the buffer, so both
+    /// are one value.
     fn connect_collective_in_flight(&mut self, id: InstructionId, aliases: &[OutputOperandAlias]) {
         let module = self.module;
         let Some(&fused) = module.instructions[id].called.first() else { return };

@@ -1,4 +1,4 @@
-//! Pools of memory, and what they did.
+//! Tests of the simulated pools of GPU runtimes.
 
 mod bfc;
 mod defragment;

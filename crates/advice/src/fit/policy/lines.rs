@@ -23,8 +23,8 @@ pub(super) struct Group {
 pub(super) struct Layers {
     /// The operation that ends each of them.
     pub(super) border: Group,
-    /// The function that the program calls for each layer. `None` if the lines name none: a layer is then all that lies
-    /// between two borders.
+    /// The function that the program calls for each layer. If the lines name no function, a layer is what lies between two
+    /// borders.
     pub(super) function: Option<String>,
 }
 
@@ -48,8 +48,8 @@ pub(super) struct Kept {
 /// Lines of the forward half whose results are all that operations after them use, the cheapest to save first.
 pub(super) struct Lines {
     list: Vec<(Group, Vec<Kept>)>,
-    /// All arrays of the forward half.
-    forward: Vec<Kept>,
+    /// Everything that the forward half makes.
+    forward: FxHashMap<InstructionId, Kept>,
     /// What the backward half reads.
     residuals: Vec<Kept>,
 }
@@ -62,7 +62,7 @@ impl Lines {
         let mut depth: FxHashMap<InstructionId, u32> = FxHashMap::default();
         let mut read: FxHashSet<InstructionId> = FxHashSet::default();
         let mut groups: FxHashMap<Group, Vec<Kept>> = FxHashMap::default();
-        let (mut forward, mut residuals) = (Vec::new(), Vec::new());
+        let (mut forward, mut residuals) = (FxHashMap::default(), Vec::new());
         for &id in &entry.instructions {
             let operands = &module.instructions[id].operands;
             if phases.of(id) == Phase::Backward {
@@ -75,7 +75,7 @@ impl Lines {
             let computes = module.instructions[id].op.traits().role == Role::Computes;
             let bytes = setting.target.size_of(module.shape(id)).0;
             let kept = Kept { id, depth: depth[&id], bytes };
-            forward.push(kept);
+            forward.insert(id, kept);
             if computes && read.contains(&id) {
                 residuals.push(kept);
             }
@@ -147,7 +147,7 @@ impl Lines {
             .iter()
             .filter(|kept| !is_result.contains(&kept.id))
             .partition(|kept| functions.is_in(kept.id, name));
-        let borders: Vec<&Kept> = self.forward.iter().filter(|kept| is_result.contains(&kept.id)).collect();
+        let borders: Vec<&Kept> = results.iter().map(|id| &self.forward[id]).collect();
         let outside = outside.iter().fold(0u64, |sum, kept| sum.saturating_add(kept.bytes));
         outside.saturating_add(kept_and_again(&borders, again.into_iter()))
     }
