@@ -39,6 +39,12 @@ def layer_norm_last(p, x):
     return norm(x + (jax.nn.silu(x @ p["gate"]) * (x @ p["up"])) @ p["down"])
 
 
+def layer_with_gain(p, x):
+    # The derivative of relu reads zeros, and the result of the layer what is made of a weight alone.
+    x = norm(x + attention(x @ p["q"], x @ p["k"], x @ p["v"]) @ p["o"])
+    return norm(x + jax.nn.relu(x @ p["gate"]) @ p["down"]) * p["gain"]
+
+
 def layer_in_blocks(p, x):
     # Blocks of queries in a loop, which is checkpointed already.
     h = norm(x)
@@ -66,7 +72,6 @@ def main():
     shape = lambda *extents: jax.ShapeDtypeStruct(extents, jnp.float32)
     widths = dict(q=WIDTH, k=WIDTH, v=WIDTH, o=WIDTH, gate=4 * WIDTH, up=4 * WIDTH)
     weights = {name: shape(WIDTH, width) for name, width in widths.items()} | dict(down=shape(4 * WIDTH, WIDTH))
-    parameters = dict(embedding=shape(WORDS, WIDTH), layers=[weights] * LAYERS)
     words = jax.ShapeDtypeStruct((BATCH, LENGTH), jnp.int32)
     no_batch = functools.partial(jax.checkpoint, policy=KEEP.dots_with_no_batch_dims_saveable)
     as_it_is = lambda function: function
@@ -78,9 +83,13 @@ def main():
         loss_dots_with_no_batch_dims=(layer, no_batch),
         written_norm_last=(layer_norm_last, as_it_is),
         layer_norm_last=(jax.checkpoint(layer_norm_last), as_it_is),
+        written_with_gain=(layer_with_gain, as_it_is),
+        layer_with_gain=(jax.checkpoint(layer_with_gain), as_it_is),
         written_in_blocks=(layer_in_blocks, as_it_is),
         layer_in_blocks=(jax.checkpoint(layer_in_blocks), as_it_is),
     ).items():
+        of_layer = weights | (dict(gain=shape(WIDTH)) if name.endswith("gain") else {})
+        parameters = dict(embedding=shape(WORDS, WIDTH), layers=[of_layer] * LAYERS)
         traced = jax.jit(functools.partial(step, one, of_loss)).lower(parameters, words)
         # Lines are read of programs as written alone.
         text = traced.as_text("hlo", debug_info=name.startswith("written"))

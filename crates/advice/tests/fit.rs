@@ -214,13 +214,13 @@ fn checkpoints_are_those_of_jax() {
     check(&written, "layer_dots_with_no_batch_dims", &format!("layer = jax.checkpoint(layer, {no_batch})"));
     check(&written, "loss_dots", &format!("loss = jax.checkpoint(loss, {dots})"));
     check(&written, "loss_dots_with_no_batch_dims", &format!("loss = jax.checkpoint(loss, {no_batch})"));
-    check(
-        &changes("written_norm_last"),
-        "layer_norm_last",
-        "layer_norm_last = jax.checkpoint(layer_norm_last)",
-    );
+    let check_layer = |changes: &[Suggestion], name: &str| {
+        check(changes, name, &format!("{name} = jax.checkpoint({name})"));
+    };
+    check_layer(&changes("written_norm_last"), "layer_norm_last");
+    check_layer(&changes("written_with_gain"), "layer_with_gain");
     let in_blocks = changes("written_in_blocks");
-    check(&in_blocks, "layer_in_blocks", "layer_in_blocks = jax.checkpoint(layer_in_blocks)");
+    check_layer(&in_blocks, "layer_in_blocks");
     // JAX saves the products of each block, and then more bytes than the program as written.
     assert!(in_blocks.iter().all(|change| !change.apply.contains(dots)));
 }

@@ -32,9 +32,6 @@ pub struct Checkpoint<'a> {
     /// Whether a result ends one checkpointed function and begins the next; it is also saved. If there is none, the
     /// whole is one function.
     pub is_border: &'a dyn Fn(InstructionId) -> bool,
-    /// Whether every function but the last must have a gradient to wait for. Without one, a compiler may compute the function
-    /// again right away, and keep what that makes.
-    pub must_wait: bool,
     /// Whether gradients that nothing of the backward half waits for, as those of weights, are complete before the next
     /// function is computed again. A compiler may hold them back otherwise, and keep what they need.
     pub gradients_first: bool,
@@ -53,10 +50,7 @@ pub fn checkpoint(module: &Module, checkpoint: &Checkpoint<'_>) -> Option<Module
     let functions = Functions::new(module, again, phase, is_border);
     let saved = functions.saved(module, &of_constants);
     let readers = functions.readers(module);
-    let mut waits = functions.arrivals(module, &readers);
-    if checkpoint.must_wait && waits.len() + 1 < saved.len() {
-        return None;
-    }
+    let mut waits = functions.arrivals(module, &readers, &of_constants);
     if checkpoint.gradients_first {
         functions.wait_for_gradients(module, &readers, &mut waits);
     }
@@ -153,7 +147,7 @@ impl<'a> Functions<'a> {
     ) -> Functions<'a> {
         let order = &module.entry_computation().instructions;
         let place = order.iter().enumerate().map(|(i, &id)| (id, i)).collect();
-        let of_arguments = of_arguments(module, &again);
+        let of_arguments = of_arguments(module, phase);
         let mut levels: FxHashMap<InstructionId, u32> = FxHashMap::default();
         for &id in order {
             let before = module.instructions[id].operands.iter();
@@ -277,7 +271,12 @@ impl<'a> Functions<'a> {
     /// For each function the gradient with which its backward half begins: of those that its readers also read, the one
     /// that is computed first. All that the function computes again waits for it. Functions that would wait for
     /// themselves, or for each other, wait for none. Linear in the module for each function.
-    fn arrivals(&self, module: &Module, readers: &Readers) -> Vec<Wait> {
+    fn arrivals(
+        &self,
+        module: &Module,
+        readers: &Readers,
+        of_constants: &FxHashSet<InstructionId>,
+    ) -> Vec<Wait> {
         let entry = module.entry_computation();
         let mut depth: FxHashMap<InstructionId, u32> = FxHashMap::default();
         for &id in &entry.instructions {
@@ -285,9 +284,12 @@ impl<'a> Functions<'a> {
             let deepest = operands.iter().filter_map(|operand| depth.get(operand)).max();
             depth.insert(id, deepest.map_or(0, |depth| depth + 1));
         }
+        // Zeros are there from the beginning.
         let is_gradient = |id: &InstructionId| {
             let array = module.shape(*id).as_array();
-            (self.phase)(*id) == Phase::Backward && array.is_some_and(|array| array.rank() > 0)
+            (self.phase)(*id) == Phase::Backward
+                && array.is_some_and(|array| array.rank() > 0)
+                && !of_constants.contains(id)
         };
         let mut found: Vec<Wait> = Vec::new();
         // The last function is the first to be computed again.
@@ -320,10 +322,11 @@ fn of_constants(module: &Module) -> FxHashSet<InstructionId> {
     found
 }
 
-/// The instructions among these that are computed from one argument, and else from constants.
-fn of_arguments(module: &Module, again: &FxHashSet<InstructionId>) -> FxHashSet<InstructionId> {
+/// The instructions of the forward half that are computed from one argument, and else from constants.
+fn of_arguments(module: &Module, phase: &dyn Fn(InstructionId) -> Phase) -> FxHashSet<InstructionId> {
     let mut found: FxHashSet<InstructionId> = FxHashSet::default();
-    for &id in module.entry_computation().instructions.iter().filter(|id| again.contains(id)) {
+    let entry = module.entry_computation().instructions.iter().copied();
+    for id in entry.filter(|&id| phase(id) == Phase::Forward) {
         let is_argument = |operand: &&InstructionId| {
             found.contains(operand) || matches!(module.instructions[**operand].op, Op::Parameter { .. })
         };

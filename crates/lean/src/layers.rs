@@ -96,7 +96,6 @@ impl Pass for CheckpointLayers {
                 phase: &|id| phases.of(id),
                 is_saved: &|id| self.saves.saves(&module.instructions[id].op),
                 is_border: &|id| borders.contains(&id),
-                must_wait: true,
                 gradients_first: self.gradients_first,
             },
         );

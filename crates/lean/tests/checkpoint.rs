@@ -37,7 +37,6 @@ fn functions_do_not_wait_for_each_others_gradients() {
             phase: &phase,
             is_saved: &|_| false,
             is_border: &|id| named(id, &["border"]),
-            must_wait: false,
             gradients_first: true,
         },
     );

@@ -130,7 +130,6 @@ impl Policy {
                 Some(Layers { border, .. }) => is_forward(id) && is_of(id, std::slice::from_ref(border)),
                 None => false,
             },
-            must_wait: false,
             gradients_first: false,
         };
         let checkpointed = passes::checkpoint(module, &checkpoint);
