@@ -20,7 +20,7 @@ targets=("$@")
 turn=${TURN:-300}
 bin=${FUZZ_BIN:-}
 if [ -z "$bin" ]; then
-  cargo fuzz build -s none
+  CARGO_PROFILE_RELEASE_DEBUG=line-tables-only cargo fuzz build -s none --target-dir target
   bin=$(find target -path '*/release/parse_text' -type f | head -1)
   bin=$(dirname "$bin")
 fi
