@@ -132,7 +132,8 @@ struct Functions<'a> {
     phase: &'a dyn Fn(InstructionId) -> Phase,
     again: FxHashSet<InstructionId>,
     /// The function that recomputes each instruction for readers in the backward half: the number of borders before it, or,
-    /// of what needs an argument alone, the last function that reads it. Functions recompute all that they read.
+    /// of what needs an argument alone, the last function that reads it. What is computed forward from gradients, as
+    /// derivatives of derivatives and second networks are, begins another function. Functions recompute all that they read.
     levels: FxHashMap<InstructionId, u32>,
     /// The positions of all instructions in the program.
     place: FxHashMap<InstructionId, usize>,
@@ -150,8 +151,11 @@ impl<'a> Functions<'a> {
         let of_arguments = of_arguments(module, phase);
         let mut levels: FxHashMap<InstructionId, u32> = FxHashMap::default();
         for &id in order {
+            let begins = |operand: InstructionId| {
+                is_border(operand) || phase(id) == Phase::Forward && phase(operand) != Phase::Forward
+            };
             let before = module.instructions[id].operands.iter();
-            let level = before.map(|operand| levels[operand] + u32::from(is_border(*operand))).max();
+            let level = before.map(|operand| levels[operand] + u32::from(begins(*operand))).max();
             levels.insert(id, level.unwrap_or(0));
         }
         for &id in order.iter().rev().filter(|&&id| phase(id) == Phase::Forward) {

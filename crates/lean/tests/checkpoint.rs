@@ -45,3 +45,38 @@ fn functions_do_not_wait_for_each_others_gradients() {
     let barriers = after.instructions.values().filter(|it| it.op == Op::OptimizationBarrier);
     assert_eq!(barriers.count(), 2);
 }
+
+/// A derivative of a gradient: `r2` is computed forward from the gradient `g`, which reads `r1`. As one function, both would
+/// be computed again behind a barrier that needs `g`, which reads what is behind it. Seen on a Hessian times a vector.
+#[test]
+fn what_is_computed_forward_from_gradients_is_a_function_of_its_own() {
+    let module = memplan_hlo::parse(
+        "HloModule forward_over_reverse
+        ENTRY main {
+          x = f32[4,4] parameter(0)
+          w = f32[4,4] parameter(1)
+          r1 = f32[4,4] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+          y = f32[4,4] tanh(r1)
+          g = f32[4,4] multiply(y, r1)
+          r2 = f32[4,4] dot(x, g), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+          z = f32[4,4] sine(r2)
+          h = f32[4,4] dot(z, r2), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+          ROOT t = (f32[4,4], f32[4,4]) tuple(h, g)
+        }",
+    )
+    .unwrap();
+    let is_backward = |id: InstructionId| ["g", "h", "t"].contains(&&*module.instructions[id].name);
+    let after = checkpoint(
+        &module,
+        &Checkpoint {
+            phase: &|id| if is_backward(id) { Phase::Backward } else { Phase::Forward },
+            is_saved: &|_| false,
+            is_border: &|_| false,
+            gradients_first: false,
+        },
+    );
+    let after = after.expect("something is computed again");
+    assert_eq!(memplan_ir::verify(&after), Ok(()));
+    let barriers = after.instructions.values().filter(|it| it.op == Op::OptimizationBarrier);
+    assert_eq!(barriers.count(), 2);
+}
