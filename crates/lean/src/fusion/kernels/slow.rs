@@ -21,6 +21,9 @@ const LATE: f64 = 1.5;
 /// An operation is slow if it takes longer than moving its result this many times.
 const SLOW: f64 = 2.0;
 
+/// A chain of operations is slow if it takes longer than moving its result this many times: random bits do.
+const LONG: f64 = 4.0;
+
 /// What a kernel does.
 #[derive(Clone, Copy, Default)]
 struct Work {
@@ -81,7 +84,8 @@ impl Grouper<'_> {
             }
         }
         let read: f64 = read.iter().map(|&operand| self.bytes[operand] as f64).sum();
-        let is_slow = rules.seconds(slowest) > SLOW * bytes / rules.bandwidth;
+        let moved = bytes / rules.bandwidth;
+        let is_slow = rules.seconds(slowest) > SLOW * moved || rules.seconds(cycles) > LONG * moved;
         is_slow.then_some((cycles, read))
     }
 
