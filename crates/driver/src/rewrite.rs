@@ -229,7 +229,7 @@ pub fn rewrite_among(
     let mut chosen = found.swap_remove(chosen);
     // So that the module is not copied.
     drop(found);
-    search.put_in_order(&mut chosen)?;
+    search.put_in_order(&mut chosen, before)?;
     let Attempt { module: rewritten, steps, .. } = chosen;
     let is_changed = steps.iter().any(|step| step.is_kept && step.lever != Lever::Flags);
     let flags = steps.iter().filter(|step| step.is_kept).flat_map(|step| step.flags.clone()).collect();
@@ -417,9 +417,9 @@ impl Search<'_> {
         Ok(Some(Attempt { module: Arc::new(module), estimated, steps }))
     }
 
-    /// Puts a rewritten program in order, for which it was priced, and adds the step, if that saves bytes or, of equally
-    /// many, time.
-    fn put_in_order(&self, attempt: &mut Attempt) -> Result<(), RewriteError> {
+    /// Puts a rewritten program in order, for which it was priced, and adds the step, if it would be chosen rather than the
+    /// same program without.
+    fn put_in_order(&self, attempt: &mut Attempt, before: Estimated) -> Result<(), RewriteError> {
         if !self.orders() {
             return Ok(());
         }
@@ -434,8 +434,7 @@ impl Search<'_> {
         let ordered = attempt.steps[last].estimated;
         let as_it_is = self.price_as_it_is(Module::clone(&attempt.module))?;
         attempt.steps[last].estimated = as_it_is;
-        let of = |estimated: Estimated| (estimated.price.total, estimated.price.seconds);
-        if of(ordered) < of(as_it_is) {
+        if choice::choose(&[before, as_it_is, ordered], self.options) == 2 {
             attempt.module = Arc::new(module);
             attempt.steps.insert(last + 1, in_order(ordered));
         }
