@@ -1,6 +1,6 @@
 //! Comparison of results.
 
-use memplan_ir::{ArrayLiteral, Literal};
+use memplan_ir::{ArrayLiteral, ElementType, Literal};
 
 /// How far two results are apart: the largest difference of two floats, relative to the largest magnitude in their
 /// array (or 1 where that is less). Infinite where shapes, integers, infinities or NaNs differ.
@@ -45,6 +45,28 @@ pub fn assert_close(name: &str, found: &Literal, expected: &Literal, tolerance: 
     }
 }
 
+/// The first place where an array is not the one that XLA computes. Floats may be apart as far as XLA's own approximations
+/// of elementary functions: more in narrow types, nothing in those of 8 bits. Any NaN is as good as another.
+pub fn difference_from_xla(found: &ArrayLiteral, of_xla: &ArrayLiteral) -> Option<String> {
+    let tolerance = match found.element_type {
+        ElementType::F32 | ElementType::C64 => 2e-5,
+        ElementType::F64 | ElementType::C128 => 1e-12,
+        ElementType::F16 => 2e-3,
+        ElementType::Bf16 => 8e-3,
+        _ if found.bytes() == of_xla.bytes() => return None,
+        element_type if element_type.is_floating() => 0.0,
+        _ => return Some(format!("{:?} instead of {:?}", found.bytes(), of_xla.bytes())),
+    };
+    let (found, of_xla) = (elements(found), elements(of_xla));
+    let largest = of_xla.iter().filter(|x| x.is_finite()).fold(0f64, |m, x| m.max(x.abs()));
+    let agrees = |f: f64, x: f64| match f.is_finite() && x.is_finite() && tolerance > 0.0 {
+        true => (f - x).abs() <= tolerance * x.abs().max(largest.min(10.0)),
+        false => f.to_bits() == x.to_bits() || f.is_nan() && x.is_nan(),
+    };
+    let (i, (f, x)) = found.iter().zip(&of_xla).enumerate().find(|&(_, (&f, &x))| !agrees(f, x))?;
+    Some(format!("[{i}] is {f} instead of {x}"))
+}
+
 fn array_difference(found: &ArrayLiteral, expected: &ArrayLiteral) -> f64 {
     if found.element_type != expected.element_type || found.dimensions != expected.dimensions {
         return f64::INFINITY;
@@ -67,15 +89,16 @@ fn array_difference(found: &ArrayLiteral, expected: &ArrayLiteral) -> f64 {
     })
 }
 
-/// Elements as numbers: floats by value, others by their bits.
+/// Elements as numbers: floats by value, others by their bits; both parts of complex ones.
 fn elements(array: &ArrayLiteral) -> Vec<f64> {
-    let width = array.element_type.byte_width() as usize;
+    let element_type = array.element_type.component();
+    let width = element_type.byte_width() as usize;
     let value = |bytes: &[u8]| {
         let mut bits = [0; 8];
         bits[..width.min(8)].copy_from_slice(&bytes[..width.min(8)]);
         let bits = u64::from_le_bytes(bits);
-        match array.element_type.is_floating() {
-            true => array.element_type.decode_float(bits),
+        match element_type.is_floating() {
+            true => element_type.decode_float(bits),
             false => bits as f64,
         }
     };

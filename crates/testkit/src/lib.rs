@@ -16,7 +16,7 @@ mod random;
 mod training;
 
 pub use canonical::canonical;
-pub use compare::{assert_close, difference, first_difference};
+pub use compare::{assert_close, difference, difference_from_xla, first_difference};
 pub use corpus::{CorpusProgram, FORMS, NumericsCase, corpus, numerics, shared};
 pub use features::{Features, features};
 pub use fixture::{Expectation, Fixture, FixtureError};

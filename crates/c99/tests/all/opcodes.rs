@@ -1,6 +1,7 @@
 //! Every operation on the numbers of XLA: the cases of `tests/opcodes`, which `scripts/make_opcode_cases.py` makes.
 
-use memplan_ir::{ArrayLiteral, ArrayShape, ElementType, Literal, Module};
+use memplan_ir::{ArrayLiteral, ArrayShape, Literal, Module};
+use memplan_testkit::difference_from_xla;
 
 use crate::support::{Ready, Written, compilers, leaves, run_all, written};
 
@@ -85,41 +86,9 @@ fn check(case: &str, program: &Written, found: &Literal) -> Result<(), String> {
     let shapes = module.shape(module.entry_computation().root).leaves();
     let shapes: Vec<&ArrayShape> = shapes.iter().filter_map(|(_, s)| s.as_array()).collect();
     for (k, (found, shape)) in leaves(found).into_iter().zip(shapes).enumerate() {
-        compare(found, &array(case, &format!("// o{k}:"), shape))
-            .map_err(|reason| format!("o{k}: {reason}"))?;
-    }
-    Ok(())
-}
-
-/// Integers agree exactly. Floats agree within a few units in the last place of the array's largest number, infinities
-/// and NaNs exactly.
-fn compare(found: &ArrayLiteral, expected: &ArrayLiteral) -> Result<(), String> {
-    let t = found.element_type;
-    let tolerance = match t {
-        ElementType::F32 => 2e-5,
-        ElementType::F64 => 1e-12,
-        ElementType::F16 => 2e-3,
-        ElementType::Bf16 => 8e-3,
-        _ if found.bytes() == expected.bytes() => return Ok(()),
-        _ => return Err(format!("{:?} instead of {:?}", found.bytes(), expected.bytes())),
-    };
-    let (found, expected) = (numbers(found), numbers(expected));
-    let largest = expected.iter().filter(|x| x.is_finite()).fold(0f64, |m, x| m.max(x.abs()));
-    for (i, (&f, &e)) in found.iter().zip(&expected).enumerate() {
-        let agrees = if f.is_finite() && e.is_finite() {
-            (f - e).abs() <= tolerance * e.abs().max(largest.min(10.0))
-        } else {
-            f == e || f.is_nan() && e.is_nan()
-        };
-        if !agrees {
-            return Err(format!("[{i}] is {f} instead of {e}"));
+        if let Some(reason) = difference_from_xla(found, &array(case, &format!("// o{k}:"), shape)) {
+            return Err(format!("o{k}: {reason}"));
         }
     }
     Ok(())
-}
-
-fn numbers(array: &ArrayLiteral) -> Vec<f64> {
-    let width = array.element_type.byte_width() as usize;
-    let bits = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |bits, &b| bits << 8 | u64::from(b));
-    array.bytes().chunks(width).map(|bytes| array.element_type.decode_float(bits(bytes))).collect()
 }

@@ -8,10 +8,9 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use crate::support;
-use memplan_interp::{
-    Devices, Options, evaluate, evaluate_on, limits, run_in_arena_on, scratch, writes_memory,
-};
-use memplan_ir::{ArrayLiteral, ArrayShape, ElementType, Literal, Module, Opcode};
+use memplan_interp::{Devices, Options, evaluate_on, limits, run_in_arena_on, scratch, writes_memory};
+use memplan_ir::{ArrayLiteral, ArrayShape, Literal, Module, Opcode};
+use memplan_testkit::difference_from_xla;
 use strum::IntoEnumIterator;
 
 #[test]
@@ -134,7 +133,9 @@ fn check(case: &str) -> Result<(), String> {
     let expected = results.map(|(k, s)| arrays(case, &format!("// o{k}:"), s)).collect();
     for (d, (found, expected)) in found.iter().zip(per_device(expected, devices.count())).enumerate() {
         for (k, (found, expected)) in leaves_of(found).into_iter().zip(expected).enumerate() {
-            compare(&found, &expected).map_err(|reason| format!("o{k} of device {d}: {reason}"))?;
+            if let Some(reason) = difference_from_xla(&found, &expected) {
+                return Err(format!("o{k} of device {d}: {reason}"));
+            }
         }
     }
     for target in ["cpu", "tpu-v5e"] {
@@ -188,56 +189,4 @@ fn arrays(case: &str, prefix: &str, shape: &ArrayShape) -> Vec<ArrayLiteral> {
     } else {
         bytes.chunks(size).map(|b| array(b.to_vec())).collect()
     }
-}
-
-/// Integers agree exactly. Floats agree within a few units in the last place of the array's largest number, infinities
-/// and NaNs exactly.
-fn compare(found: &ArrayLiteral, expected: &ArrayLiteral) -> Result<(), String> {
-    let t = found.element_type;
-    if !t.is_floating() && !t.is_complex() {
-        return if found.bytes() == expected.bytes() {
-            Ok(())
-        } else {
-            Err(format!("{:?} instead of {:?}", found.bytes(), expected.bytes()))
-        };
-    }
-    let tolerance = match t {
-        ElementType::F32 | ElementType::C64 => 2e-5,
-        ElementType::F64 | ElementType::C128 => 1e-12,
-        ElementType::F16 => 2e-3,
-        ElementType::Bf16 => 8e-3,
-        _ => 0.0,
-    };
-    let (found, expected) = (numbers(found), numbers(expected));
-    let largest = expected.iter().filter(|x| x.is_finite()).fold(0f64, |m, x| m.max(x.abs()));
-    for (i, (&f, &e)) in found.iter().zip(&expected).enumerate() {
-        let agrees = if f.is_finite() && e.is_finite() {
-            (f - e).abs() <= tolerance * e.abs().max(largest.min(10.0))
-        } else {
-            f == e || f.is_nan() && e.is_nan()
-        };
-        if !agrees {
-            return Err(format!("[{i}] is {f} instead of {e}"));
-        }
-    }
-    Ok(())
-}
-
-/// The elements as `f64`; both parts of complex ones.
-fn numbers(array: &ArrayLiteral) -> Vec<f64> {
-    let t = array.element_type.component();
-    // Widening is exact, so the evaluator's own conversion may do it.
-    let n = array.bytes().len() / t.byte_width() as usize;
-    if t == ElementType::F64 {
-        return array
-            .bytes()
-            .chunks(8)
-            .map(|b| f64::from_le_bytes(b.try_into().expect("eight bytes")))
-            .collect();
-    }
-    let text =
-        format!("HloModule m\nENTRY e {{\n  p = {t}[{n}] parameter(0)\n  ROOT r = f64[{n}] convert(p)\n}}\n");
-    let module = memplan_hlo::parse(&text).expect("the module is valid");
-    let wide = evaluate(&module, &[Literal::array(t, [n as i64], array.bytes())], &Options::default());
-    numbers(wide.expect("a conversion is evaluated").as_array().expect("an array is converted to an array"))
 }
