@@ -173,7 +173,8 @@ impl Grouper<'_> {
                     return Err(Verdict::Prologue(Opcode::Slice));
                 }
                 // Asked once: the answer is the same for every kernel.
-                if (count > 1 && at == 0)
+                let is_end = count > 1 || rules.dot.by_strides && self.users.of(id).len() > 1;
+                if (is_end && at == 0)
                     && rules.ends_products_first
                     && let Some(product) = self.product_ended_by(id, usages)
                 {
