@@ -57,12 +57,18 @@ def version(jax):
 
 def estimate(memplan, module, backend, jax):
     """Bytes, or None where memplan refuses."""
+    said = estimated(memplan, module, backend, jax)
+    return said and said['total']
+
+
+def estimated(memplan, module, backend, jax):
+    """What `memplan estimate` says, or None where it refuses."""
     command = [memplan, 'estimate', module, '--compiler', f'xla-{backend}@{version(jax)}', '--format', 'json']
     run = subprocess.run(command, capture_output=True, text=True)
     if run.returncode not in (0, 3):  # 3: it does not fit
         print(f'{module}: {run.stderr.strip()[:200]}')
         return None
-    return json.loads(run.stdout)['total']
+    return json.loads(run.stdout)
 
 
 def compare(rows, folder, memplan):
