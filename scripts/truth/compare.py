@@ -57,12 +57,18 @@ def version(jax):
 
 def estimate(memplan, module, backend, jax):
     """Bytes, or None where memplan refuses."""
+    said = estimated(memplan, module, backend, jax)
+    return said and said['total']
+
+
+def estimated(memplan, module, backend, jax):
+    """What `memplan estimate` says, or None where it refuses."""
     command = [memplan, 'estimate', module, '--compiler', f'xla-{backend}@{version(jax)}', '--format', 'json']
     run = subprocess.run(command, capture_output=True, text=True)
     if run.returncode not in (0, 3):  # 3: it does not fit
         print(f'{module}: {run.stderr.strip()[:200]}')
         return None
-    return json.loads(run.stdout)['total']
+    return json.loads(run.stdout)
 
 
 def compare(rows, folder, memplan):
@@ -112,9 +118,9 @@ def residuals(compared):
     return [intervals.Residual(family(c), c.kind, c.total / c.estimate) for c in compared if c.estimate]
 
 
-def within(compared):
+def within(compared, backend):
     """The shares of programs within their intervals, in cells."""
-    return [f'{share:.0%}' for share in intervals.coverage(residuals(compared))]
+    return [f'{share:.0%}' for share in intervals.coverage(residuals(compared), backend)]
 
 
 def page(found, rows):
@@ -135,7 +141,7 @@ def page(found, rows):
                 str(len(set(map(family, some)))),
                 f'{NEAR[backend]:.0%}',
                 *cells(some)[1:],
-                *within(some),
+                *within(some, backend),
                 f'{statistics.median(c.seconds for c in some):.1f}',
                 f'{sum(c.seconds for c in some):,.0f}',
             ]
@@ -206,7 +212,7 @@ def main():
             some = residuals(c for c in found if (c.backend, c.jax) == (backend, jax))
             path = ROOT / 'crates' / 'memory' / 'compilers' / f'xla-{backend}@{version(jax)}.toml'
             if len(some) >= intervals.LEAST and path.exists():
-                intervals.write(path, some)
+                intervals.write(path, some, backend)
 
 
 if __name__ == '__main__':

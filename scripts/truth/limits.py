@@ -146,7 +146,7 @@ def residuals(rows):
 
 def left_out(of_rows):
     """The share of programs that need no more than the upper end of an interval that their family was left out of."""
-    below = [it.ratio <= max(1, intervals.ends([o.ratio for o in of_rows if o.family != it.family])[1]) for it in of_rows]
+    below = [it.ratio <= max(1, intervals.without_tails([o.ratio for o in of_rows if o.family != it.family])[1]) for it in of_rows]
     return sum(below) / len(below)
 
 
@@ -197,7 +197,7 @@ def page(rows):
         )
         off = residuals(some)
         if len({it.family for it in off}) > 1:
-            low, high = intervals.ends([it.ratio for it in off])
+            low, high = intervals.without_tails([it.ratio for it in off])
             yield (
                 f'Of {len(off)} rewritten programs, XLA needs {statistics.median(it.ratio for it in off):.3f} of the expected bytes as a median, and '
                 f'between {low:.3f} and {high:.3f} without the {intervals.TAILS:.0%} on either side. With its own family left out, '
