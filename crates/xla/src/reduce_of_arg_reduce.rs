@@ -7,10 +7,11 @@
 //!
 //! `x` is then read by one kernel, so that it need not be stored. The same for the smallest element.
 //!
-//! Left alone: reducers that treat NaN as another number than the maximum does. *Changed* means that a reduction is gone.
+//! Left alone: reductions before the search, and reducers that treat NaN as another number than the maximum does. *Changed* means that a reduction is gone.
 
 use memplan_ir::{BinaryOp, ComparisonDirection, ComputationId, InstructionId, Module, Op, Users};
 use memplan_rewriter::{Context, PassError, PassFn, Rewriter, plain_combiner};
+use rustc_hash::FxHashMap;
 
 /// The pass.
 pub const REDUCE_OF_ARG_REDUCE: PassFn = PassFn {
@@ -21,9 +22,14 @@ pub const REDUCE_OF_ARG_REDUCE: PassFn = PassFn {
 
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     let users = Users::new(module);
+    let lists = module.computations.values().flat_map(|computation| computation.instructions.iter().copied());
+    let positions: FxHashMap<InstructionId, usize> = lists.zip(0..).collect();
     let mut rewriter = Rewriter::new(module);
     rewriter.sweep(|r, id| {
-        let search = search(r, &users, id)?;
+        let before = positions.get(&id)?;
+        let is_before =
+            |other: InstructionId| positions.get(&other).is_some_and(|position| position < before);
+        let search = search(r, &users, id).filter(|&search| is_before(search))?;
         let shape = r.shape(id).clone();
         Some(r.emit(Op::GetTupleElement { index: 0 }, [search], shape))
     });
