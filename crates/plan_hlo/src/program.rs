@@ -280,13 +280,32 @@ impl Program for HloProgram<'_> {
         let result = self.module.shape(id).subshape(output);
         let Instruction { op, operands, .. } = &self.module.instructions[id];
         // There, an all-reduce reads one buffer and writes another.
+        let mut operands_with = self.operands_with(time, operand);
         !matches!(op, Op::AllReduce(_))
-            && self.operands_with(time, operand).any(|n| result == Some(self.module.shape(operands[n])))
+            && operands_with.any(|n| {
+                result == Some(self.module.shape(operands[n])) && !is_renamed_inside(self.module, id, n)
+            })
     }
 
     fn scratch(&self) -> impl Iterator<Item = Scratch> {
         self.scratch.iter().copied()
     }
+}
+
+/// Whether a kernel gives an operand, or what it computes of that, other dimensions.
+fn is_renamed_inside(module: &Module, id: InstructionId, operand: usize) -> bool {
+    let instruction = &module.instructions[id];
+    let Op::Fusion(_) = instruction.op else { return false };
+    let computation = &module.computations[instruction.called[0]];
+    let mut reached = FxHashSet::from_iter([computation.parameters[operand]]);
+    computation.instructions.iter().any(|&id| {
+        let instruction = &module.instructions[id];
+        let is_reached = instruction.operands.iter().any(|operand| reached.contains(operand));
+        if is_reached {
+            reached.insert(id);
+        }
+        is_reached && matches!(instruction.op, Op::Bitcast | Op::Reshape { .. })
+    })
 }
 
 /// Operations that may overwrite an operand: a quick test before the exact one.

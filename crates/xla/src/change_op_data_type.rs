@@ -9,7 +9,8 @@
 //!
 //! The libraries of XLA's CPU compiler do not multiply f16 (seen on jaxlib 0.10.2), so all three arrays are in memory a
 //! second time, and twice as wide. Nor do they compute float products of integers: the operands are converted to floats
-//! first. Left alone: f16 with another type. *Changed* means that there was such a product.
+//! first, and so are floats of eight bits, to the type of the product. Left alone: f16 with another type. *Changed* means
+//! that there was such a product.
 
 use memplan_ir::{ArrayShape, ElementType, InstructionId, Module, Op, Shape};
 use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
@@ -35,9 +36,12 @@ fn widen(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     let result = r.array(id)?.clone();
     let are_all =
         |is: fn(ElementType) -> bool| operands.iter().all(|&operand| r.element_type(operand).is_some_and(is));
+    let is_narrow = |t: ElementType| t.is_floating() && t.bits() <= 8;
     let wide = if are_all(|t| t == ElementType::F16) {
         ElementType::F32
-    } else if are_all(ElementType::is_integral) && result.element_type.is_floating() {
+    } else if result.element_type.is_floating()
+        && (are_all(ElementType::is_integral) || are_all(is_narrow) && !is_narrow(result.element_type))
+    {
         result.element_type
     } else {
         return None;

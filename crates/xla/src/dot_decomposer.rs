@@ -114,9 +114,18 @@ fn canonicalize(r: &mut Rewriter<'_>, id: InstructionId, dot: Dot) -> Option<Ins
     Some(reshaped(r, product, result.dimensions))
 }
 
-/// An operand with its dimensions in another order, and then taken together.
+/// An operand with its dimensions in another order, and then taken together. Transposes that the program has already lose
+/// their layout, which keeps libraries from narrow products.
 fn arranged(r: &mut Rewriter<'_>, id: InstructionId, order: Vec<i64>, extents: Dimensions) -> InstructionId {
-    let transposed = r.transposed(id, &order.into()).expect("arrays are multiplied");
+    let mut transposed = r.transposed(id, &order.into()).expect("arrays are multiplied");
+    let array = r.array(transposed).expect("arrays are multiplied");
+    if let Op::Transpose { dimensions } = r.op(transposed)
+        && !array.is_row_major()
+    {
+        let (op, source) = (Op::Transpose { dimensions: dimensions.clone() }, r.operand(transposed, 0));
+        let shape = Shape::array(array.element_type, array.dimensions.clone());
+        transposed = r.emit(op, [source], shape);
+    }
     reshaped(r, transposed, extents)
 }
 

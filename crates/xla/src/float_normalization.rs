@@ -11,8 +11,8 @@
 //! transposes and updates like those of sums: an array that is read in narrow slices exists in the wide type as a
 //! whole. Since jaxlib 0.12 it moves and compares narrow floats without conversions ([`FloatNormalization::keeps`]),
 //! and its library of kernels computes with them ([`FloatNormalization::library`]); it widens the operands of all other
-//! products. Every operation still rounds its result, as in the program; all-reduces and other collectives use the wide
-//! type.
+//! products. Every operation still rounds its result, as in the program, but for readers that convert it to the wide type;
+//! all-reduces and other collectives use the wide type.
 //!
 //! Left alone: parameters, tuples, control flow, calls, conversions, reinterpretations, constants, updates of slices
 //! (XLA widens and fuses them with the conversions around them), before jaxlib 0.12 products with a wide result, and
@@ -68,6 +68,7 @@ fn run(module: &mut Module, pass: &FloatNormalization) -> Result<bool, PassError
         pass,
         names,
         instead: FxHashMap::default(),
+        unrounded: FxHashMap::default(),
         wide: FxHashMap::default(),
         bodies: FxHashMap::default(),
     };
@@ -96,6 +97,8 @@ struct Widen<'m> {
     names: Names,
     /// What replaces a value whose instruction now makes a wide one: the conversion back.
     instead: FxHashMap<InstructionId, InstructionId>,
+    /// The result that a conversion back rounds.
+    unrounded: FxHashMap<InstructionId, InstructionId>,
     /// The wide form of a value.
     wide: FxHashMap<InstructionId, InstructionId>,
     /// The wide form of a computation; `None` where it has none.
@@ -116,7 +119,9 @@ impl Widen<'_> {
                     self.module.instructions[id].operands[i] = instead;
                 }
             }
-            if self.is_element_of_wide(id) {
+            if let Some(wide) = self.unrounded(id) {
+                self.instead.insert(id, wide);
+            } else if self.is_element_of_wide(id) {
                 self.module.list(id);
                 self.narrow(id);
             } else if self.is_to_widen(id) {
@@ -130,6 +135,16 @@ impl Widen<'_> {
             self.module.computations[computation].root = instead;
         }
         self.wide.len() + self.instead.len() > before
+    }
+
+    /// What a conversion of a rounded result makes wide again: the result before it was rounded.
+    fn unrounded(&self, id: InstructionId) -> Option<InstructionId> {
+        let instruction = &self.module.instructions[id];
+        let &[rounded] = &instruction.operands[..] else { return None };
+        let wide = *self.unrounded.get(&rounded)?;
+        let is_back =
+            matches!(instruction.op, Op::Convert) && self.module.shape(wide) == self.module.shape(id);
+        is_back.then_some(wide)
     }
 
     /// Whether an instruction takes an element out of a tuple whose elements were widened.
@@ -194,6 +209,7 @@ impl Widen<'_> {
         if !is_tuple {
             let back = self.convert(id, old);
             self.instead.insert(id, back);
+            self.unrounded.insert(back, id);
         }
     }
 

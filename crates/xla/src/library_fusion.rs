@@ -7,8 +7,9 @@
 //! ```
 //!
 //! Supported matrix products and convolutions become library kernels alone. A reduction also takes in operations above
-//! and below it without other readers, matrix products included, as long as the library supports them. No later fusion
-//! divides such a kernel. The rules are those of XLA's `LibraryRewriter`.
+//! and below it without other readers, matrix products included, as long as the library supports them. Since jaxlib 0.12
+//! no kernel ends in a broadcast: a reader that the library lacks repeats the elements itself. No later fusion divides such
+//! a kernel. The rules are those of XLA's `LibraryRewriter`.
 //!
 //! Left alone: instructions with control dependencies, and arrays of fewer than 4,096 elements. *Changed* means that
 //! there is a new fusion.
@@ -47,6 +48,12 @@ pub struct LibraryRules {
     pub min_dot_extent: i64,
     /// A convolution with fewer features than this is not worth a call.
     pub min_features: i64,
+    /// Whether it has sines, cosines and tangents.
+    #[serde(default)]
+    pub has_trigonometry: bool,
+    /// Whether no kernel ends in a broadcast, so that its readers repeat the elements.
+    #[serde(default)]
+    pub leaves_last_broadcast: bool,
 }
 
 /// The pass with the rules of the built-in compiler.
@@ -144,6 +151,9 @@ impl<'a> Library<'a> {
             self.kernels.push(Kernel::default());
             self.take(id, kernel);
             while grows && self.grow(kernel) {}
+            if self.rules.leaves_last_broadcast {
+                self.leave_last_broadcast(kernel);
+            }
         }
         let Library { positions, kernels, .. } = self;
         let with_members =
@@ -201,6 +211,17 @@ impl<'a> Library<'a> {
             }
         }
         changed
+    }
+
+    /// Gives up a broadcast that is the result of a kernel.
+    fn leave_last_broadcast(&mut self, kernel: usize) {
+        let members = &mut self.kernels[kernel].members;
+        let last = members.iter().enumerate().max_by_key(|(_, id)| self.positions[*id]);
+        let Some((at, &id)) = last else { return };
+        if matches!(self.module.instructions[id].op, Op::Broadcast { .. }) {
+            members.swap_remove(at);
+            self.kernel_of.remove(&id);
+        }
     }
 
     /// Notes the operands that nobody else needs.
@@ -304,7 +325,10 @@ impl LibraryOperations<'_> {
                     && moves.clone().all(is_simple)
                     && self.has_reducer(instruction.called[0], operands[0], result)
             }
-            op => is_large() && has_elementwise(op) && arrays().all(|array| is_number(array.element_type)),
+            op => {
+                let has = has_elementwise(op) || self.rules.has_trigonometry && is_trigonometric(op);
+                is_large() && has && arrays().all(|array| is_number(array.element_type))
+            }
         }
     }
 
@@ -344,6 +368,10 @@ fn is_element(element_type: ElementType) -> bool {
 fn is_number(element_type: ElementType) -> bool {
     use ElementType::{Bf16, F32, F64, S8, U8};
     matches!(element_type, F64 | F32 | Bf16 | S8 | U8)
+}
+
+fn is_trigonometric(op: &Op) -> bool {
+    matches!(op.opcode(), Opcode::Cosine | Opcode::Sine | Opcode::Tan)
 }
 
 fn has_elementwise(op: &Op) -> bool {
