@@ -77,6 +77,9 @@ pub struct FusionRules {
     pub reduce_transposes: bool,
     /// Whether the result of a reduction may be worked on in the kernel that reduces.
     pub reduce_epilogue: bool,
+    /// Threads that reduce together; 0: it does not matter. They work on the result only by operations that read nothing
+    /// else; reductions too short for them are loops, which work on it in any way.
+    pub reduction_threads: u64,
     /// Whether a kernel that writes part of an array in place may write other results besides.
     pub update_shares: bool,
     /// Whether arrays that loops write pieces of products into have the layout of products, a row in each sublane.
@@ -206,6 +209,7 @@ impl Default for FusionRules {
             reduce_shares: true,
             reduce_transposes: true,
             reduce_epilogue: true,
+            reduction_threads: 0,
             update_shares: true,
             updates_lie_as_products: false,
             operands_of_result_first: false,

@@ -15,7 +15,7 @@ use super::{Grouper, KernelId};
 /// The instructions to compute in a reduction's kernel.
 #[derive(Default)]
 struct Chain {
-    /// Its reads, in bytes.
+    /// Its reads, in bytes. With what is repeated if there are several operations.
     read: f64,
     /// Seconds that the reduction's blocks take to read that, and numbers repeated to the shape of the elements, once for
     /// each use: as operands of the kernel those count as if they were in memory.
@@ -100,6 +100,7 @@ impl Grouper<'_> {
             return None;
         }
         let mut chain = Chain::default();
+        let mut repeated = 0.0;
         let mut members = vec![id];
         let mut read: Vec<InstructionId> = Vec::new();
         let mut next = 0;
@@ -114,6 +115,7 @@ impl Grouper<'_> {
                 let is_ours = self.users.of(operand).iter().all(|user| members.contains(user));
                 if matches!(op, Op::Broadcast { .. }) {
                     chain.seconds_by_blocks += self.seconds_by_blocks(operand, blocks, rules);
+                    repeated += self.bytes[operand] as f64;
                 } else if op.is_elementwise() && is_ours {
                     if !members.contains(&operand) {
                         members.push(operand);
@@ -127,6 +129,10 @@ impl Grouper<'_> {
             if members.len() > MOST_INSTRUCTIONS {
                 return None;
             }
+        }
+        // Operations are fused with each other before they take in what is repeated.
+        if members.len() > 1 {
+            chain.read += repeated;
         }
         Some(chain)
     }

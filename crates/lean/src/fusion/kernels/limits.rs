@@ -417,6 +417,7 @@ impl Grouper<'_> {
                     && strides::is_followed_by_chain(self.module, self.users, id, &kernel.members)
             }
             Hero::Convolution if rules.windows_outside_tiles => self.lies_as_stored(id),
+            Hero::Reduction => self.goes_on_with(id, kernel),
             _ => true,
         }
     }

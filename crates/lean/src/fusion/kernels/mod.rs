@@ -32,6 +32,7 @@ mod limits;
 mod merge;
 mod multi_output;
 mod needs;
+mod reductions;
 mod row_dimensions;
 mod row_tiles;
 mod siblings;

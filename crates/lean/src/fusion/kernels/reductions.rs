@@ -1,0 +1,64 @@
+//! What XLA's GPU compiler computes in the kernel of a reduction after it.
+//!
+//! Where there are too few elements for the threads that reduce together, each thread computes a result alone. That is a
+//! loop like any other, and goes on with the result as its readers do. Threads that work together go on with it only
+//! through operations that read nothing else, not even a constant.
+//!
+//! ```text
+//!   r = f32[4000,4000] reduce(f32[4000,4000,8]), dimensions={2}       by threads that work together
+//!   n = negate(r)                                                     in the same kernel
+//!   c = compare(r, broadcast(0.5))                                    in another one
+//!   l = f32[4000,4000] reduce(f32[4000,4000,3]), dimensions={2}       a loop
+//!   d = compare(l, broadcast(0.5))                                    in the same kernel
+//! ```
+
+use memplan_ir::{InstructionId, Module, Op};
+use memplan_rewriter::cost;
+use smallvec::SmallVec;
+
+use super::{Grouper, Kernel};
+
+impl Grouper<'_> {
+    /// Whether a kernel can go on with the result of a reduction: it is a loop, or nothing else is read.
+    pub(super) fn goes_on_with(&self, reduction: InstructionId, kernel: &Kernel) -> bool {
+        let threads = self.target.fusion.reduction_threads;
+        let reads_nothing_else = |&member: &InstructionId| {
+            let stays = cost::is_pointwise(self.module, member) || cost::moves_no_bytes(self.module, member);
+            stays && self.module.instructions[member].operands.len() == 1
+        };
+        threads == 0
+            || is_loop(self.module, reduction, threads)
+            || kernel.members.iter().all(reads_nothing_else)
+    }
+}
+
+/// Whether so many threads are too many to reduce together.
+fn is_loop(module: &Module, id: InstructionId, threads: u64) -> bool {
+    let instruction = &module.instructions[id];
+    let (Op::Reduce { dimensions }, Some(array)) =
+        (&instruction.op, module.shape(instruction.operands[0]).as_array())
+    else {
+        return false;
+    };
+    // Stretches of dimensions that are reduced or kept, in the order of memory.
+    let mut stretches: SmallVec<[(bool, u64); 4]> = SmallVec::new();
+    for &d in array.minor_to_major().iter().rev() {
+        let extent = array.dimensions[d as usize] as u64;
+        let is_reduced = dimensions.contains(&(d as i64));
+        match stretches.last_mut() {
+            _ if extent == 1 => {}
+            Some((of, elements)) if *of == is_reduced => *elements = elements.saturating_mul(extent),
+            _ => stretches.push((is_reduced, extent)),
+        }
+    }
+    match stretches[..] {
+        [.., (true, row)] if stretches.len() <= 3 => row < threads && threads % row != 0,
+        [(true, rows), (false, columns)] | [(false, _), (true, rows), (false, columns)] => {
+            rows < threads
+                || rows < 2 * threads && columns < threads
+                || rows < 4 * threads && columns < 8
+                || rows < 8 * threads && columns < 3
+        }
+        _ => false,
+    }
+}
