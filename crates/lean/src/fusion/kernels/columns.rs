@@ -15,7 +15,7 @@ use super::{Grouper, KernelId};
 /// The instructions to compute in a reduction's kernel.
 #[derive(Default)]
 struct Chain {
-    /// Its reads, in bytes. With what is repeated if there are several operations.
+    /// Its reads, in bytes; with what is repeated if several operations read nothing else.
     read: f64,
     /// Seconds that the reduction's blocks take to read that, and numbers repeated to the shape of the elements, once for
     /// each use: as operands of the kernel those count as if they were in memory.
@@ -130,8 +130,8 @@ impl Grouper<'_> {
                 return None;
             }
         }
-        // Operations are fused with each other before they take in what is repeated.
-        if members.len() > 1 {
+        // If operations read nothing else, they are fused with each other before they take in what is repeated.
+        if members.len() > 1 && read.is_empty() {
             chain.read += repeated;
         }
         Some(chain)
