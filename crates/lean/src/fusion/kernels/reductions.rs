@@ -44,7 +44,7 @@ fn is_loop(module: &Module, id: InstructionId, threads: u64) -> bool {
     let mut stretches: SmallVec<[(bool, u64); 4]> = SmallVec::new();
     for &d in array.minor_to_major().iter().rev() {
         let extent = array.dimensions[d as usize] as u64;
-        let is_reduced = dimensions.contains(&(d as i64));
+        let is_reduced = dimensions.contains(&d);
         match stretches.last_mut() {
             _ if extent == 1 => {}
             Some((of, elements)) if *of == is_reduced => *elements = elements.saturating_mul(extent),
@@ -52,7 +52,7 @@ fn is_loop(module: &Module, id: InstructionId, threads: u64) -> bool {
         }
     }
     match stretches[..] {
-        [.., (true, row)] if stretches.len() <= 3 => row < threads && threads % row != 0,
+        [.., (true, row)] if stretches.len() <= 3 => row < threads && !threads.is_multiple_of(row),
         [(true, rows), (false, columns)] | [(false, _), (true, rows), (false, columns)] => {
             rows < threads
                 || rows < 2 * threads && columns < threads
