@@ -288,7 +288,7 @@ impl<'a> Functions<'a> {
             let deepest = operands.iter().filter_map(|operand| depth.get(operand)).max();
             depth.insert(id, deepest.map_or(0, |depth| depth + 1));
         }
-        // Zeros are there from the beginning.
+        // The zeros of a derivative depend on nothing, so waiting for them delays nothing.
         let is_gradient = |id: &InstructionId| {
             let array = module.shape(*id).as_array();
             (self.phase)(*id) == Phase::Backward

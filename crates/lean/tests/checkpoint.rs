@@ -1,15 +1,32 @@
-//! Checkpoints of a program with several networks.
+//! Checkpoints of programs with several forward halves.
 
 use memplan_analysis::Phase;
 use memplan_ir::{InstructionId, Op};
 use memplan_lean::{Checkpoint, checkpoint};
 
+/// How many barriers a program has after it is checkpointed; it is valid then.
+fn barriers_of(text: &str, backward: &[&str], borders: &[&str], gradients_first: bool) -> usize {
+    let module = memplan_hlo::parse(text).unwrap();
+    let named = |id: InstructionId, names: &[&str]| names.contains(&&*module.instructions[id].name);
+    let after = checkpoint(
+        &module,
+        &Checkpoint {
+            phase: &|id| if named(id, backward) { Phase::Backward } else { Phase::Forward },
+            is_saved: &|_| false,
+            is_border: &|id| named(id, borders),
+            gradients_first,
+        },
+    );
+    let after = after.expect("something is computed again");
+    assert_eq!(memplan_ir::verify(&after), Ok(()));
+    after.instructions.values().filter(|it| it.op == Op::OptimizationBarrier).count()
+}
+
 /// The function of `r1` waits for the gradient `g`, `g` for that of `r2a` and `r2b`, which waits for `e`, and that reads
 /// `r1`. Seen on a GAN, whose networks have functions of the same levels.
 #[test]
 fn functions_do_not_wait_for_each_others_gradients() {
-    let module = memplan_hlo::parse(
-        "HloModule two_networks
+    let text = "HloModule two_networks
         ENTRY main {
           x = f32[4,4] parameter(0)
           w = f32[4,4] parameter(1)
@@ -25,33 +42,16 @@ fn functions_do_not_wait_for_each_others_gradients() {
           d3 = f32[4,4] negate(d2)
           g = f32[4,4] dot(r2a, d3), lhs_contracting_dims={0}, rhs_contracting_dims={0}
           ROOT t = (f32[4,4], f32[4,4]) tuple(h, g)
-        }",
-    )
-    .unwrap();
-    let named = |id: InstructionId, names: &[&str]| names.contains(&&*module.instructions[id].name);
-    let is_forward = |id| named(id, &["x", "w", "r1", "border", "r2a", "r2b", "y"]);
-    let phase = |id| if is_forward(id) { Phase::Forward } else { Phase::Backward };
-    let after = checkpoint(
-        &module,
-        &Checkpoint {
-            phase: &phase,
-            is_saved: &|_| false,
-            is_border: &|id| named(id, &["border"]),
-            gradients_first: true,
-        },
-    );
-    let after = after.expect("something is computed again");
-    assert_eq!(memplan_ir::verify(&after), Ok(()));
-    let barriers = after.instructions.values().filter(|it| it.op == Op::OptimizationBarrier);
-    assert_eq!(barriers.count(), 2);
+        }";
+    let backward = ["d", "e", "h", "d2", "d3", "g", "t"];
+    assert_eq!(barriers_of(text, &backward, &["border"], true), 2);
 }
 
-/// A derivative of a gradient: `r2` is computed forward from the gradient `g`, which reads `r1`. As one function, both would
-/// be computed again behind a barrier that needs `g`, which reads what is behind it. Seen on a Hessian times a vector.
+/// A derivative of a gradient: `r2` is computed forward from the gradient `g`, which reads `r1`. If one function computed both
+/// again, its barrier would need `g`, and `g` would need the barrier. Seen on a Hessian times a vector.
 #[test]
 fn what_is_computed_forward_from_gradients_is_a_function_of_its_own() {
-    let module = memplan_hlo::parse(
-        "HloModule forward_over_reverse
+    let text = "HloModule forward_over_reverse
         ENTRY main {
           x = f32[4,4] parameter(0)
           w = f32[4,4] parameter(1)
@@ -62,21 +62,6 @@ fn what_is_computed_forward_from_gradients_is_a_function_of_its_own() {
           z = f32[4,4] sine(r2)
           h = f32[4,4] dot(z, r2), lhs_contracting_dims={1}, rhs_contracting_dims={0}
           ROOT t = (f32[4,4], f32[4,4]) tuple(h, g)
-        }",
-    )
-    .unwrap();
-    let is_backward = |id: InstructionId| ["g", "h", "t"].contains(&&*module.instructions[id].name);
-    let after = checkpoint(
-        &module,
-        &Checkpoint {
-            phase: &|id| if is_backward(id) { Phase::Backward } else { Phase::Forward },
-            is_saved: &|_| false,
-            is_border: &|_| false,
-            gradients_first: false,
-        },
-    );
-    let after = after.expect("something is computed again");
-    assert_eq!(memplan_ir::verify(&after), Ok(()));
-    let barriers = after.instructions.values().filter(|it| it.op == Op::OptimizationBarrier);
-    assert_eq!(barriers.count(), 2);
+        }";
+    assert_eq!(barriers_of(text, &["g", "h", "t"], &[], false), 2);
 }

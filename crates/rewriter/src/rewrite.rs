@@ -466,6 +466,16 @@ impl<'m> Rewriter<'m> {
         Some(self.emit(Op::Transpose { dimensions: order.clone() }, [id], shape))
     }
 
+    /// The elements of an array in row-major order with other extents: the array itself if it has these. `None` if it is no
+    /// array.
+    ///
+    /// # Panics
+    /// As [`Rewriter::emit`].
+    pub fn reshaped(&mut self, id: InstructionId, extents: &[i64]) -> Option<InstructionId> {
+        let has_them = self.array(id)?.dimensions[..] == *extents;
+        Some(if has_them { id } else { self.reshape(id, extents.iter().copied()) })
+    }
+
     /// A reduction of one transposed array as one of the array before: the order of the reduced dimensions does not matter,
     /// that of the others is restored on the smaller result. `None` for anything else, and at either end of a control
     /// dependency.

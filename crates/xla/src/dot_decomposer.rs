@@ -15,7 +15,9 @@
 //! Left alone: products with at most one row, column and contracted dimension, and with their batch dimensions first.
 //! *Changed* means that there was another product.
 
-use memplan_ir::{ArrayShape, Dimensions, Dot, DotDimensions, DotOperand, InstructionId, Module, Op, Shape};
+use memplan_ir::{
+    ArrayShape, Dimensions, Dot, DotDimensions, DotOperand, Insert, InstructionId, Module, Op, Shape,
+};
 use memplan_rewriter::{PassFn, Rewriter};
 
 /// The pass.
@@ -111,7 +113,7 @@ fn canonicalize(r: &mut Rewriter<'_>, id: InstructionId, dot: Dot) -> Option<Ins
     let shape = ArrayShape::new(result.element_type, extents([lhs.width(), rhs.width()]));
     let product =
         r.emit(Op::Dot(Box::new(Dot { dimensions, ..dot })), [new_left, new_right], Shape::Array(shape));
-    Some(reshaped(r, product, result.dimensions))
+    r.reshaped(product, &result.dimensions)
 }
 
 /// An operand with its dimensions in another order, and then taken together. Transposes that the program has already lose
@@ -122,20 +124,10 @@ fn arranged(r: &mut Rewriter<'_>, id: InstructionId, order: Vec<i64>, extents: D
     if let Op::Transpose { dimensions } = r.op(transposed)
         && !array.is_row_major()
     {
-        let (op, source) = (Op::Transpose { dimensions: dimensions.clone() }, r.operand(transposed, 0));
-        let shape = Shape::array(array.element_type, array.dimensions.clone());
-        transposed = r.emit(op, [source], shape);
+        let (dimensions, source) = (dimensions.clone(), r.operand(transposed, 0));
+        transposed = r.transpose(source, dimensions);
     }
-    reshaped(r, transposed, extents)
-}
-
-fn reshaped(r: &mut Rewriter<'_>, id: InstructionId, extents: Dimensions) -> InstructionId {
-    let array = r.array(id).expect("arrays are multiplied");
-    if array.dimensions == extents {
-        return id;
-    }
-    let shape = Shape::Array(ArrayShape::new(array.element_type, extents));
-    r.emit(Op::Reshape { inferred_dimension: None }, [id], shape)
+    r.reshaped(transposed, &extents).expect("arrays are multiplied")
 }
 
 fn fold_transposes(r: &mut Rewriter<'_>, id: InstructionId, mut dot: Dot) -> Option<InstructionId> {

@@ -12,7 +12,7 @@
 //! Left alone: gathers and scatters with batches, and those whose slices do not come last. *Changed* means that there is
 //! a new reshape.
 
-use memplan_ir::{Dimensions, InstructionId, Module, Op, Shape};
+use memplan_ir::{Dimensions, Insert, InstructionId, Module, Op, Shape};
 use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
 
 /// The pass.
@@ -33,7 +33,7 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
 }
 
 fn gather(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
-    let Op::Gather(numbers) = r.op(id).clone() else { return None };
+    let Op::Gather(mut numbers) = r.op(id).clone() else { return None };
     if numbers.collapsed_slice_dims.is_empty() || !numbers.operand_batching_dims.is_empty() {
         return None;
     }
@@ -44,7 +44,6 @@ fn gather(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     let indices =
         index_vectors(r, indices, numbers.index_vector_dim, numbers.start_index_map.len(), n_slices)?;
     let whole: Dimensions = std::iter::once(n_slices).chain(numbers.slice_sizes.iter().copied()).collect();
-    let mut numbers = numbers;
     numbers.offset_dims = (1..whole.len() as i64).collect();
     numbers.collapsed_slice_dims = Dimensions::new();
     numbers.start_indices_batching_dims = Dimensions::new();
@@ -55,7 +54,7 @@ fn gather(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
 }
 
 fn scatter(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
-    let Op::Scatter(numbers) = r.op(id).clone() else { return None };
+    let Op::Scatter(mut numbers) = r.op(id).clone() else { return None };
     let &[x, indices, updates] = r.operands(id) else { return None };
     if numbers.inserted_window_dims.is_empty() || !numbers.input_batching_dims.is_empty() {
         return None;
@@ -70,13 +69,11 @@ fn scatter(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     }
     let n_indices = numbers.scatter_dims_to_operand_dims.len();
     let indices = index_vectors(r, indices, numbers.index_vector_dim, n_indices, n_slices)?;
-    let mut numbers = numbers;
     numbers.update_window_dims = (1..=rank).collect();
     numbers.inserted_window_dims = Dimensions::new();
     numbers.scatter_indices_batching_dims = Dimensions::new();
     numbers.index_vector_dim = 1;
-    let updates =
-        r.emit(Op::Reshape { inferred_dimension: None }, [updates], Shape::array(array.element_type, whole));
+    let updates = r.reshape(updates, whole);
     let op = Op::Scatter(numbers);
     Some(r.copy(id, |scatter| {
         scatter.op = op;
@@ -99,15 +96,9 @@ fn index_vectors(
     n_indices: usize,
     n_slices: i64,
 ) -> Option<InstructionId> {
-    let array = r.array(indices)?;
-    let rank = array.rank() as i64;
+    let rank = r.array(indices)?.rank() as i64;
     if index_vector_dim + 1 < rank {
         return None;
     }
-    let rows = [n_slices, n_indices as i64];
-    if array.dimensions[..] == rows {
-        return Some(indices);
-    }
-    let rows = Shape::array(array.element_type, rows);
-    Some(r.emit(Op::Reshape { inferred_dimension: None }, [indices], rows))
+    r.reshaped(indices, &[n_slices, n_indices as i64])
 }

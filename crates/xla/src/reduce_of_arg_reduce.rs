@@ -7,7 +7,8 @@
 //!
 //! `x` is then read by one kernel, so that it need not be stored. The same for the smallest element.
 //!
-//! Left alone: reductions before the search, and reducers that treat NaN as another number than the maximum does. *Changed* means that a reduction is gone.
+//! Left alone: reductions before the search, and searches that do not return NaN where there is one, as maxima do. *Changed*
+//! means that a reduction is gone.
 
 use memplan_ir::{BinaryOp, ComparisonDirection, ComputationId, InstructionId, Module, Op, Users};
 use memplan_rewriter::{Context, PassError, PassFn, Rewriter, plain_combiner};
@@ -49,13 +50,12 @@ fn search(r: &Rewriter<'_>, users: &Users, id: InstructionId) -> Option<Instruct
     users.of(x).iter().copied().find(|&user| {
         let Op::Reduce { dimensions: others } = r.op(user) else { return false };
         let &[y, positions, least, first] = r.operands(user) else { return false };
-        let is_number = |id: InstructionId| r.splat(id).is_some();
         y == x
             && others == dimensions
             && r.uses(user) > 0
             && is_iota(r, positions)
             && r.splat(least) == Some(init)
-            && is_number(first)
+            && r.splat(first).is_some()
             && direction(r.module(), r.get(user).called[0]) == Some(wanted)
     })
 }
@@ -67,7 +67,7 @@ fn is_iota(r: &Rewriter<'_>, id: InstructionId) -> bool {
     }
 }
 
-/// How a reducer compares two elements of which it returns the first if that is NaN, or else by this comparison.
+/// The comparison by which a reducer returns the first of two elements. It also returns the first if that is NaN.
 fn direction(module: &Module, reducer: ComputationId) -> Option<ComparisonDirection> {
     let operands = |id: InstructionId| &module.instructions[id].operands[..];
     let op = |id: InstructionId| &module.instructions[id].op;

@@ -23,7 +23,7 @@ pub(super) struct Group {
 pub(super) struct Layers {
     /// The operation that ends each of them.
     pub(super) border: Group,
-    /// The function that the program calls for each layer. If the lines name no function, a layer is what lies between two
+    /// The function that the program calls for each layer; `None` if the lines name none. A layer then lies between two
     /// borders.
     pub(super) function: Option<String>,
 }

@@ -15,7 +15,7 @@ use super::{Grouper, KernelId};
 /// The instructions to compute in a reduction's kernel.
 #[derive(Default)]
 struct Chain {
-    /// Its reads, in bytes; with what is repeated if several operations read nothing else.
+    /// Its reads, in bytes. Broadcasts count if several operations read broadcasts alone.
     read: f64,
     /// Seconds that the reduction's blocks take to read that, and numbers repeated to the shape of the elements, once for
     /// each use: as operands of the kernel those count as if they were in memory.
@@ -130,7 +130,7 @@ impl Grouper<'_> {
                 return None;
             }
         }
-        // If operations read nothing else, they are fused with each other before they take in what is repeated.
+        // XLA fuses operations that read broadcasts alone with each other first, and with the broadcasts last.
         if members.len() > 1 && read.is_empty() {
             chain.read += repeated;
         }
