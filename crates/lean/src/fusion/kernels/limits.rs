@@ -488,7 +488,7 @@ pub(super) fn are_for_products(usages: &[Usage]) -> bool {
 }
 
 /// Whether an instruction makes complex numbers, which kernels with strides do not multiply.
-fn is_complex(module: &Module, id: InstructionId) -> bool {
+pub(super) fn is_complex(module: &Module, id: InstructionId) -> bool {
     module.shape(id).as_array().is_some_and(|array| array.element_type.is_complex())
 }
 

@@ -7,8 +7,9 @@
 //! ```
 //!
 //! Arrays are visited from the last to the first. First, kernels that read the array and iterate over the same elements
-//! become one, unless one waits for the other. Then the kernel that writes it joins one of those that read it, if
-//! others do as well. A kernel that writes in place, multiplies or looks up stays alone.
+//! become one, unless one waits for the other or the array is the result of a matrix product's kernel. Then the kernel that
+//! writes it joins one of those that read it, if others do as well. A kernel that writes in place, multiplies or looks up
+//! stays alone.
 
 use memplan_ir::{ComputationId, InstructionId, Op};
 use memplan_memory::MultiOutputRules;
@@ -16,6 +17,7 @@ use memplan_rewriter::cost::{CostClass, Hero};
 use smallvec::SmallVec;
 
 use super::super::report::{FusionEdge, Verdict};
+use super::limits::is_complex;
 use super::siblings::IterationSpace;
 use super::{Grouper, Kernel, KernelId};
 
@@ -26,7 +28,9 @@ impl Grouper<'_> {
         self.needs.look_at(self.module, &body.instructions, self.users, |id| self.positions[id]);
         for &id in body.instructions.iter().rev() {
             if self.is_array(id) && !self.grouping.is_view(id) {
-                self.join_readers(id, rules);
+                if !self.is_multiplied(id) {
+                    self.join_readers(id, rules);
+                }
                 self.join_with_reader(id, rules);
             }
         }
@@ -42,6 +46,14 @@ impl Grouper<'_> {
     fn is_array(&self, id: InstructionId) -> bool {
         let array = self.module.shape(id).as_array();
         self.grouping.is_materialized(id) && array.is_some_and(|array| array.element_count() != Some(1))
+    }
+
+    /// Whether a kernel of a matrix product writes an array. Complex numbers are multiplied by a library.
+    fn is_multiplied(&self, id: InstructionId) -> bool {
+        let kernel = self.grouping.rooted.get(&id).map(|&kernel| &self.grouping.kernels[kernel]);
+        kernel.is_some_and(
+            |kernel| matches!(kernel.hero, Some((dot, Hero::Dot)) if !is_complex(self.module, dot)),
+        )
     }
 
     /// Kernels that read an array, those with several results first, then those with several operations.
