@@ -301,6 +301,7 @@ fn plan_options(compiler: &Compiler) -> PlanOptions {
             },
             results_in_tuples: compiler.results_in_tuples.clone(),
             reductions_beside: compiler.reductions_beside,
+            over_sources: compiler.over_sources,
             ..AssignOptions::default()
         },
     }

@@ -46,6 +46,9 @@ pub struct Compiler {
     /// A kernel that returns more reductions than this writes no other result over an operand.
     #[serde(default)]
     pub reductions_beside: Option<u32>,
+    /// Whether a kernel writes a result only over an operand that it is computed from.
+    #[serde(default)]
+    pub over_sources: bool,
     /// How it orders loops that read slices of their state beside other work; nothing where they are ordered as all else.
     #[serde(default)]
     pub loops_with_slices: Option<LoopsWithSlices>,

@@ -31,6 +31,8 @@ pub struct AssignOptions {
     /// The most reductions beside a result of a kernel that is written over an operand; nothing where there may be any number.
     /// Read by those who share as XLA does.
     pub reductions_beside: Option<u32>,
+    /// Whether a kernel writes a result only over an operand that it is computed from. Read by those who share as XLA does.
+    pub over_sources: bool,
     /// How to place values.
     pub place: PlaceOptions,
 }
@@ -83,7 +85,8 @@ pub(crate) fn assign_below(
 ) -> Result<Option<MemoryPlan>, PlanError> {
     let program = HloProgram::pinned(module, facts, target, &options.scratch, &options.pins)?
         .with_results_in_tuples(&options.results_in_tuples)
-        .with_reductions_beside(options.reductions_beside);
+        .with_reductions_beside(options.reductions_beside)
+        .with_results_over_sources(options.over_sources);
     let placement = place_below(&program, target, &options.place, limit)
         .map_err(|error| PlanError::of_place(&program, error))?;
     Ok(placement.map(|placement| memory_plan(module, facts, target, &program, placement)))

@@ -33,6 +33,8 @@ pub struct HloProgram<'a> {
     in_tuples: FxHashSet<InstructionId>,
     /// The most reductions that a kernel returns beside a result that XLA writes over an operand.
     reductions_beside: Option<u32>,
+    /// Whether results are written only over operands that they are computed from.
+    over_sources: bool,
 }
 
 impl<'a> HloProgram<'a> {
@@ -98,6 +100,7 @@ impl<'a> HloProgram<'a> {
             operands_with,
             in_tuples,
             reductions_beside: None,
+            over_sources: false,
         })
     }
 
@@ -121,6 +124,11 @@ impl<'a> HloProgram<'a> {
     /// The same, of a compiler whose kernels write no result over an operand beside more reductions than this.
     pub(crate) fn with_reductions_beside(self, most: Option<u32>) -> HloProgram<'a> {
         HloProgram { reductions_beside: most, ..self }
+    }
+
+    /// The same, of a compiler whose kernels write results only over operands that they are computed from.
+    pub(crate) fn with_results_over_sources(self, over_sources: bool) -> HloProgram<'a> {
+        HloProgram { over_sources, ..self }
     }
 
     /// Whether a kernel returns more reductions than XLA allows beside a result that is written over an operand.
@@ -249,8 +257,11 @@ impl Program for HloProgram<'_> {
         let id = self.facts.line.instructions[time as usize];
         let output = self.facts.flow.positions.shape_index(self.facts.flow.values[result].definition);
         let in_place = &self.facts.in_place;
-        self.operands_with(time, operand).all(|n| in_place.may_take_over(self.module, id, n, output))
-            && !self.is_needed_after(id, operand)
+        let may_take_over = |n| {
+            in_place.may_take_over(self.module, id, n, output)
+                && (!self.over_sources || in_place.is_computed_from(self.module, id, n, output))
+        };
+        self.operands_with(time, operand).all(may_take_over) && !self.is_needed_after(id, operand)
     }
 
     fn reads_directly(&self, time: Time, operand: ValueId) -> bool {
@@ -292,7 +303,7 @@ impl Program for HloProgram<'_> {
     }
 }
 
-/// Whether a kernel gives an operand, or what it computes of that, other dimensions.
+/// Whether a kernel reshapes an operand, or a value that it computes from the operand.
 fn is_renamed_inside(module: &Module, id: InstructionId, operand: usize) -> bool {
     let instruction = &module.instructions[id];
     let Op::Fusion(_) = instruction.op else { return false };

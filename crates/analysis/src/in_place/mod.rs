@@ -213,6 +213,21 @@ impl InPlace {
             _ => output.is_root() && is_in_step(&instruction.op),
         }
     }
+
+    /// Whether an array result is computed from operand `operand`, element by element: of kernels with several results, one may
+    /// not be.
+    pub fn is_computed_from(
+        &self,
+        module: &Module,
+        id: InstructionId,
+        operand: usize,
+        output: &ShapeIndex,
+    ) -> bool {
+        let instruction = &module.instructions[id];
+        let Op::Fusion(_) = instruction.op else { return true };
+        let uses = self.pointwise[instruction.called[0]].get(operand);
+        matches!(uses, Some(Some(uses)) if uses.points.contains(output))
+    }
 }
 
 fn declared(aliases: &[OutputOperandAlias]) -> impl Iterator<Item = InPlacePair> + '_ {
