@@ -22,6 +22,10 @@ impl Separate<'_> {
                 self.enter_call(node);
                 continue;
             }
+            if self.module.instructions[id].op == Op::Conditional {
+                self.enter_conditional(node);
+                continue;
+            }
             let mut replaced_by: FxHashMap<(u32, ShapeIndex), ValueId> = FxHashMap::default();
             for pair in self.facts.in_place.must_alias(self.module, id) {
                 let Some(result) = self.facts.flow.find(id, &pair.output_index) else { continue };
@@ -142,6 +146,17 @@ impl Separate<'_> {
             self.overwritten_by_calls.insert(old);
             let joins = self.join(self.class(old), self.class(new), Some(node)).is_ok();
             debug_assert!(joins, "nobody but the call reads what it overwrites");
+        }
+    }
+
+    /// The operands that a conditional hands back were decided before: what else reads them runs before it.
+    fn enter_conditional(&mut self, node: Node) {
+        for position in self.facts.flow.positions.of(self.nodes[node].id) {
+            let result = self.facts.flow.value_at(position).expect("sequential");
+            if let Some(&operand) = self.facts.handed_back.operand_of.get(&result) {
+                let joins = self.join_in_order(self.class(operand), self.class(result), Some(node));
+                debug_assert!(joins.is_ok(), "nothing needs what a conditional may overwrite: {joins:?}");
+            }
         }
     }
 
