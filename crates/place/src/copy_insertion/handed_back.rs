@@ -243,7 +243,8 @@ fn is_read_before(
     readers.all(|id| {
         let operands = module.instructions[id].operands.iter().enumerate();
         let mut reads = operands.filter(|(_, operand)| flow.value_of(**operand) == Some(read));
-        match id == writer && module.instructions[id].called.is_empty() {
+        let is_kernel = !matches!(module.instructions[id].op, Op::Call { .. } | Op::Conditional | Op::While);
+        match id == writer && is_kernel {
             true => reads.all(|(number, _)| in_place.may_take_over(module, id, number, output)),
             false => before.contains(&id),
         }
