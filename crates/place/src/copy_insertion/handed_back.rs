@@ -281,7 +281,9 @@ impl Needed<'_> {
         *self.steps += ids.len();
         let mut orders: FxHashMap<ValueId, Order> =
             values.into_iter().map(|value| (value, Order::new())).collect();
-        for position in self.flow.positions.of(self.module.computations[computation].root) {
+        // What every branch returns is in the result itself.
+        let root = self.module.computations[computation].root;
+        for position in self.flow.positions.of(root).chain(self.flow.positions.of(id)) {
             self.flow.value_at(position).map(|value| orders.remove(&value));
         }
         let inputs = |id: InstructionId| {

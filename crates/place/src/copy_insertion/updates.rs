@@ -153,7 +153,9 @@ impl Separate<'_> {
     fn enter_conditional(&mut self, node: Node) {
         for position in self.facts.flow.positions.of(self.nodes[node].id) {
             let result = self.facts.flow.value_at(position).expect("sequential");
-            if let Some(&operand) = self.facts.handed_back.operand_of.get(&result) {
+            // Every branch may return the result of a conditional before.
+            let is_new = self.facts.flow.values[result].definition == position;
+            if let Some(&operand) = self.facts.handed_back.operand_of.get(&result).filter(|_| is_new) {
                 let joins = self.join_in_order(self.class(operand), self.class(result), Some(node));
                 debug_assert!(joins.is_ok(), "nothing needs what a conditional may overwrite: {joins:?}");
             }
