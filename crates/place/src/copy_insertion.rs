@@ -241,8 +241,8 @@ struct Separate<'a> {
     promised: Vec<(ValueId, ValueId)>,
     /// Values overwritten by the computations processed earlier.
     overwritten: &'a mut Overwritten,
-    /// Values from outside that calls have overwritten. Nobody else reads those.
-    overwritten_by_calls: FxHashSet<ValueId>,
+    /// Values from outside that calls and conditionals overwrite. Nobody else reads those.
+    overwritten_by_callees: FxHashSet<ValueId>,
     /// How many of the readers of each value are in this computation.
     reads_here: FxHashMap<ValueId, u32>,
     computation: ComputationId,
@@ -290,7 +290,7 @@ impl<'a> Separate<'a> {
             facts,
             promised: Vec::new(),
             overwritten,
-            overwritten_by_calls: FxHashSet::default(),
+            overwritten_by_callees: FxHashSet::default(),
             reads_here: FxHashMap::default(),
             computation,
             nodes: Vec::new(),

@@ -129,7 +129,7 @@ impl Separate<'_> {
 
     /// Whether a value from outside is read by this computation alone, or by a call that overwrites it.
     fn is_read_here_only(&self, value: ValueId, class: Class) -> bool {
-        if self.overwritten_by_calls.contains(&value) {
+        if self.overwritten_by_callees.contains(&value) {
             return true;
         }
         let is_carried = |node: &Node| {

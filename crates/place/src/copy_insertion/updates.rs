@@ -143,7 +143,7 @@ impl Separate<'_> {
     fn enter_call(&mut self, node: Node) {
         let called = self.module.instructions[self.nodes[node].id].called[0];
         for (old, new) in self.overwritten.get(&called).cloned().unwrap_or_default() {
-            self.overwritten_by_calls.insert(old);
+            self.overwritten_by_callees.insert(old);
             let joins = self.join(self.class(old), self.class(new), Some(node)).is_ok();
             debug_assert!(joins, "nobody but the call reads what it overwrites");
         }
@@ -156,7 +156,10 @@ impl Separate<'_> {
             // Every branch may return the result of a conditional before.
             let is_new = self.facts.flow.values[result].definition == position;
             if let Some(&operand) = self.facts.handed_back.operand_of.get(&result).filter(|_| is_new) {
-                let joins = self.join_in_order(self.class(operand), self.class(result), Some(node));
+                // What the operand was written over is read by nobody any more.
+                let (old, new) = (self.class(operand), self.class(result));
+                self.overwritten_by_callees.extend(&self.classes[old].outside);
+                let joins = self.join_in_order(old, new, Some(node));
                 debug_assert!(joins.is_ok(), "nothing needs what a conditional may overwrite: {joins:?}");
             }
         }
