@@ -72,6 +72,7 @@ pub(super) fn handed_back(
             let values = returned.iter().flat_map(Returned::operands).collect();
             let mut needed = Needed { module, graph, flow, given, adds_order, steps: &mut steps };
             let mut dying = needed.dying(id, values);
+            let mut ordered: Vec<ComputationId> = Vec::new();
             for returned in returned {
                 let result = returned.result;
                 let first = returned.by_branch.first().filter(|(_, is_operand)| *is_operand);
@@ -83,6 +84,7 @@ pub(super) fn handed_back(
                     HandsBack::InFirstBranchOrInPlace => {
                         let shared =
                             shared.get_or_insert_with(|| Shared::new(module, graph, flow, in_place, &found));
+                        steps += shared.made.len();
                         returned.operands().find(|&v| {
                             dying.contains_key(&v) && shared.is_in_place(module, flow, in_place, v, result)
                         })
@@ -96,9 +98,7 @@ pub(super) fn handed_back(
                     let predecessors = &mut module.instructions[after].control_predecessors;
                     if !predecessors.contains(&before) {
                         predecessors.push(before);
-                        let parent = module.instructions[after].parent;
-                        sort_topologically(module, parent);
-                        changed = true;
+                        ordered.push(module.instructions[after].parent);
                     }
                 }
                 found.operand_of.insert(result, operand);
@@ -113,6 +113,10 @@ pub(super) fn handed_back(
                     around = module.instructions[caller].parent;
                 }
             }
+            ordered.sort_unstable();
+            ordered.dedup();
+            changed |= !ordered.is_empty();
+            ordered.into_iter().for_each(|computation| sort_topologically(module, computation));
         }
     }
     (found, changed)
