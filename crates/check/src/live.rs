@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 
 use memplan_ir::{ComputationId, EntityRef, InstructionId, Module, Op, PositionId, SecondaryMap};
 use memplan_memory::{AllocationId, AllocationKind, Bytes, MemorySpaceId, Slice};
+use rustc_hash::FxHashMap;
 
 use crate::bytes::Holder;
 use crate::facts::Facts;
@@ -39,9 +40,10 @@ pub(crate) struct Peak {
 /// line of time. Takes time n log n in positions.
 pub(crate) fn replay(facts: &Facts<'_>, names: &[Holder], computations: &[ComputationId]) -> Option<Peaks> {
     let line = Line::new(facts, computations)?;
-    let mut touches = Touches { facts, all: Vec::new(), held: Vec::new() };
+    let last_use = FxHashMap::default();
+    let mut touches = Touches { facts, names, last_use, all: Vec::new(), held: Vec::new() };
     for &id in &line.order {
-        touches.instruction(&line, names, id);
+        touches.instruction(&line, id);
     }
     for &computation in computations {
         let root = facts.module.computations[computation].root;
@@ -171,6 +173,9 @@ struct Touch {
 
 struct Touches<'f, 'a> {
     facts: &'f Facts<'a>,
+    names: &'f [Holder],
+    /// The last read so far of the value with a name.
+    last_use: FxHashMap<PositionId, u32>,
     all: Vec<Touch>,
     /// Places that stay in use without a break, for any writes in between.
     held: Vec<Span>,
@@ -178,14 +183,14 @@ struct Touches<'f, 'a> {
 
 impl Touches<'_, '_> {
     /// The writes, passed-on values and reads of an instruction, and until when its operands stay in use.
-    fn instruction(&mut self, line: &Line, names: &[Holder], id: InstructionId) {
+    fn instruction(&mut self, line: &Line, id: InstructionId) {
         let facts = self.facts;
         let instruction = &facts.module.instructions[id];
         let (time, begin) = (line.times[id], line.begins[id]);
         // The callee wrote the results of a call; if several values may be returned, the result counts as new.
         let is_new = !matches!(instruction.op, Op::Call { .. } | Op::Parameter { .. });
         for position in facts.positions.of(id) {
-            let is_written = is_new && names[position.index()] == Holder::Value(position);
+            let is_written = is_new && self.name(position) == Some(position);
             self.add(position, time, if is_written { When::Write } else { When::Pass });
         }
         if let Op::GetTupleElement { .. } = instruction.op {
@@ -208,6 +213,7 @@ impl Touches<'_, '_> {
         if let Some(read_at) = read_at {
             instruction.operands.iter().for_each(|&operand| self.all_parts(operand, read_at, When::Read));
         }
+        self.use_in_callees(line, id);
         match instruction.op {
             // The state that the condition has tested is what leaves the loop.
             Op::While => {
@@ -225,6 +231,56 @@ impl Touches<'_, '_> {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// A value that computations get is in use as long as any of them uses it. The place of a conditional's operand stays in
+    /// use until the last branch has read the operand, though a branch before may write another value there.
+    fn use_in_callees(&mut self, line: &Line, id: InstructionId) {
+        let facts = self.facts;
+        let instruction = &facts.module.instructions[id];
+        let is_conditional = instruction.op == Op::Conditional;
+        for (i, callee) in instruction.called.iter().copied().enumerate() {
+            if !runs_callees(&instruction.op) {
+                break;
+            }
+            let computation = &facts.module.computations[callee];
+            for position in facts.positions.of(computation.root) {
+                self.use_at(position, line.last(callee));
+            }
+            let operands = match instruction.op {
+                Op::Conditional => &instruction.operands[i + 1..i + 2],
+                _ => &instruction.operands[..],
+            };
+            for (&operand, &parameter) in operands.iter().zip(&computation.parameters) {
+                let root = |id: InstructionId| facts.positions.root(id);
+                let Some(parts) = facts.pair(root(operand), root(parameter)) else { continue };
+                for (operand, parameter) in parts {
+                    let used = self.name(parameter).and_then(|name| self.last_use.get(&name).copied());
+                    let Some(time) = used else { continue };
+                    self.use_at(operand, time);
+                    if is_conditional && let Some(slice) = self.writable(operand) {
+                        let (place, size) = ((slice.allocation, slice.offset), slice.size);
+                        let (start, end) = (line.begins[id], time + 1);
+                        self.held.push(Span { place, start, end, size, least: size });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Notes a read of the value at a position.
+    fn use_at(&mut self, position: PositionId, time: u32) {
+        if let Some(name) = self.name(position) {
+            let last = self.last_use.entry(name).or_insert(time);
+            *last = time.max(*last);
+        }
+    }
+
+    fn name(&self, position: PositionId) -> Option<PositionId> {
+        match self.names[position.index()] {
+            Holder::Value(name) => Some(name),
+            _ => None,
         }
     }
 
@@ -259,6 +315,9 @@ impl Touches<'_, '_> {
     }
 
     fn add(&mut self, position: PositionId, time: u32, when: When) {
+        if matches!(when, When::Read | When::After) {
+            self.use_at(position, time);
+        }
         if let Some(Slice { allocation, offset, size }) = self.writable(position) {
             self.all.push(Touch { place: (allocation, offset), time, when, size });
         }

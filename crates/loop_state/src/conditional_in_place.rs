@@ -6,8 +6,8 @@
 //! r = f32[9] conditional(c, p, p)                =>   w = (s32[], f32[9]) while((i, p)), while i < 1
 //! ```
 //!
-//! XLA's GPU compiler copies a branch's result into the memory of the conditional's result, and that result into its
-//! destination; loops change their state in place. So an optimizer step that is skipped when gradients are not finite,
+//! XLA's GPU compiler copies what a branch returns into the memory of the conditional's result, unless that is the first
+//! branch (or, from jaxlib 0.12 on, the result must be there anyway); loops change their state in place. So an optimizer step that is skipped when gradients are not finite,
 //! and any other conditional change, needs no extra memory.
 //!
 //! The program must not need a returned array's operand any more (see [`Backings`]), and the result must belong into

@@ -49,7 +49,7 @@ pub use memplan_loop_state::{
 };
 pub use memplan_place::{
     AddsOrder, Because, COPY_INSERTION, Conflict, CopyInsertion, CopyReport, DEFAULT_LAYOUTS, DONATION,
-    DYNAMIC_MARKS, FLATTEN_CALL_GRAPH, HOST_MEMORY, HOST_OFFLOAD, InsertedCopy, LAYOUT_ASSIGNMENT,
+    DYNAMIC_MARKS, FLATTEN_CALL_GRAPH, HOST_MEMORY, HOST_OFFLOAD, HandsBack, InsertedCopy, LAYOUT_ASSIGNMENT,
     LayoutAssignment, MustShare, OFFLOAD_HALF_ROWS, OFFLOAD_ROWS, OffloadReport, OffloadRows, Placed,
     Unsupported, donate, donations, insert_async_copies, keep_on_host, order_for_async_copies,
     results_in_donors, strip_fast_memory,

@@ -14,7 +14,8 @@
 //! ```
 //!
 //! Each computation is processed after its callees. In it, *classes* are values that share a buffer; every class has a
-//! first writer. The result that a call or a loop writes over an operand is in the operand's class. To join an older
+//! first writer. The result that a call or a loop writes over an operand is in the operand's class, and so is the result of a
+//! conditional of which a branch returns an operand that nothing needs any more. To join an older
 //! class with a newer one, every reader of the older must run before the first writer of the newer; that is possible
 //! unless such a reader depends on that writer. (XLA inserts all copies that might be needed and then removes them one
 //! by one in program order, see its copy insertion; here a copy is inserted only if joining fails.)
@@ -23,6 +24,7 @@
 //! Idempotent: joined values join again without a copy. Changed: whether a copy or dependency was added.
 
 mod classes;
+mod handed_back;
 mod order;
 mod receives;
 mod report;
@@ -40,6 +42,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Deserialize;
 use smallvec::{SmallVec, smallvec};
 
+pub use self::handed_back::HandsBack;
+use self::handed_back::{HandedBack, handed_back};
 pub(crate) use self::order::sort_topologically;
 pub use self::report::{Because, Conflict, CopyReport, InsertedCopy, MustShare};
 use crate::spell_out::{declare_references, spell_out_tuples};
@@ -51,6 +55,8 @@ pub struct CopyInsertion {
     /// Where control dependencies are added. Elsewhere, a value that an instruction reads is copied unless the instruction
     /// that overwrites it depends on the reader already.
     pub adds_order: AddsOrder,
+    /// Which operands of a conditional, returned by a branch, are where the result is. Others are copied.
+    pub hands_back: HandsBack,
 }
 
 /// What overwrites the values whose readers are made to run before.
@@ -72,7 +78,8 @@ impl AddsOrder {
 }
 
 /// The pass as `compile` runs it.
-pub const COPY_INSERTION: CopyInsertion = CopyInsertion { adds_order: AddsOrder::Always };
+pub const COPY_INSERTION: CopyInsertion =
+    CopyInsertion { adds_order: AddsOrder::Always, hands_back: HandsBack::Always };
 
 impl Default for CopyInsertion {
     fn default() -> CopyInsertion {
@@ -120,6 +127,9 @@ fn insert_copies(
     let in_place = InPlace::new(module);
     let readers = count_readers(module, &graph, &flow);
     let given = given_parameters(module, &flow);
+    let rules = (options.hands_back, options.adds_order);
+    let (handed_back, adds_order) = handed_back(module, &graph, &flow, &in_place, &given, rules);
+    changed |= adds_order;
     let facts = Facts {
         target,
         options,
@@ -128,6 +138,7 @@ fn insert_copies(
         in_place: &in_place,
         readers: &readers,
         given: &given,
+        handed_back: &handed_back,
     };
     let mut overwritten = FxHashMap::default();
     for &computation in graph.sequential() {
@@ -230,8 +241,8 @@ struct Separate<'a> {
     promised: Vec<(ValueId, ValueId)>,
     /// Values overwritten by the computations processed earlier.
     overwritten: &'a mut Overwritten,
-    /// Values from outside that calls have overwritten. Nobody else reads those.
-    overwritten_by_calls: FxHashSet<ValueId>,
+    /// Values from outside that calls and conditionals overwrite. Nobody else reads those.
+    overwritten_by_callees: FxHashSet<ValueId>,
     /// How many of the readers of each value are in this computation.
     reads_here: FxHashMap<ValueId, u32>,
     computation: ComputationId,
@@ -261,6 +272,7 @@ struct Facts<'a> {
     readers: &'a SecondaryMap<ValueId, u32>,
     /// Parts of parameters that may be overwritten.
     given: &'a FxHashSet<ValueId>,
+    handed_back: &'a HandedBack,
 }
 
 impl<'a> Separate<'a> {
@@ -278,7 +290,7 @@ impl<'a> Separate<'a> {
             facts,
             promised: Vec::new(),
             overwritten,
-            overwritten_by_calls: FxHashSet::default(),
+            overwritten_by_callees: FxHashSet::default(),
             reads_here: FxHashMap::default(),
             computation,
             nodes: Vec::new(),

@@ -15,7 +15,8 @@ mod unsupported;
 
 pub use async_copy::{Placed, insert_async_copies, order_for_async_copies};
 pub use copy_insertion::{
-    AddsOrder, Because, COPY_INSERTION, Conflict, CopyInsertion, CopyReport, InsertedCopy, MustShare,
+    AddsOrder, Because, COPY_INSERTION, Conflict, CopyInsertion, CopyReport, HandsBack, InsertedCopy,
+    MustShare,
 };
 pub use default_layouts::DEFAULT_LAYOUTS;
 pub use donation::{DONATION, donate, donations, results_in_donors};

@@ -8,7 +8,7 @@
 //! A conditional that calls the same computation with the same operand in every branch is that call. If every branch
 //! returns an operand unchanged, readers of that result read the operand instead. Elements of the result without
 //! readers are dropped, and so are elements of an operand that its branch does not use: they need not stay alive until
-//! then.
+//! then. For a compiler that prefers them, predicates select branches, not numbers made of predicates.
 //!
 //! Leaves alone: conditionals with control dependencies, and dead results of conditionals with side effects. Requires
 //! nothing. *Changed* means that a conditional was replaced.
@@ -16,20 +16,25 @@
 use memplan_ir::{ComputationId, ElementType, InstructionId, Module, Op, Scalar, Shape};
 use memplan_rewriter::{Context, Outcome, Pass, PassError, Rewriter, inline};
 use rustc_hash::FxHashMap;
+use serde::Deserialize;
 
 use crate::copy_computation::{copy_computation, part_of, state_element, uses_elements_only};
 use crate::tuple_simplifier::element_of_tuple;
 use crate::tuple_uses::unused_elements;
 
 /// Rewrites conditionals.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct ConditionalSimplifier {
     /// Most sweeps in one run. Each takes one level of nesting further.
     pub max_sweeps: usize,
+    /// Whether a predicate that is converted to the number of a branch selects it itself.
+    pub prefers_predicates: bool,
 }
 
 /// The pass with the limit that `compile` uses.
-pub const CONDITIONAL_SIMPLIFIER: ConditionalSimplifier = ConditionalSimplifier { max_sweeps: 8 };
+pub const CONDITIONAL_SIMPLIFIER: ConditionalSimplifier =
+    ConditionalSimplifier { max_sweeps: 8, prefers_predicates: false };
 
 impl Default for ConditionalSimplifier {
     fn default() -> ConditionalSimplifier {
@@ -53,6 +58,7 @@ impl Pass for ConditionalSimplifier {
             let unused = unused_elements(&rewriter, |op| matches!(op, Op::Conditional));
             rewriter.sweep(|r, id| match r.op(id) {
                 Op::Conditional => known_branch(r, id)
+                    .or_else(|| self.prefers_predicates.then(|| by_predicate(r, id)).flatten())
                     .or_else(|| with_fewer_results(r, id, unused.of(id)))
                     .or_else(|| with_smaller_operands(r, id)),
                 Op::GetTupleElement { index } => {
@@ -89,6 +95,24 @@ fn known_branch(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId
         None => return None,
     };
     Some(inline(r, id, branches[branch], &[operands[branch]]))
+}
+
+/// The same conditional by the predicate of which its selector is made. The branch for true is then the first.
+fn by_predicate(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
+    let &[selector, if_false, if_true] = r.operands(id) else { return None };
+    let is_predicate = |id: InstructionId| {
+        r.shape(id).as_array().is_some_and(|array| array.element_type == ElementType::Pred)
+    };
+    if r.is_pinned(id) || !matches!(r.op(selector), Op::Convert) {
+        return None;
+    }
+    let predicate = r.operand(selector, 0);
+    if !is_predicate(predicate) {
+        return None;
+    }
+    let (shape, mut branches) = (r.shape(id).clone(), r.get(id).called.clone());
+    branches.reverse();
+    Some(r.emit_call(Op::Conditional, [predicate, if_true, if_false], branches, shape))
 }
 
 /// An element of the result that, in any branch, is the same value from before the conditional.

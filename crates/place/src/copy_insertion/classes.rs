@@ -31,8 +31,13 @@ impl Separate<'_> {
     }
 
     /// The same where control dependencies may be added, as for references to memory, which cannot be copied instead.
-    pub(super) fn join_in_order(&mut self, old: Class, new: Class) -> Result<(), Conflict> {
-        self.join_with(old, new, None, true)
+    pub(super) fn join_in_order(
+        &mut self,
+        old: Class,
+        new: Class,
+        updater: Option<Node>,
+    ) -> Result<(), Conflict> {
+        self.join_with(old, new, updater, true)
     }
 
     fn join_with(
@@ -57,7 +62,8 @@ impl Separate<'_> {
         if !self.classes[new].outside.is_empty() {
             return Err(Conflict::ComputedElsewhere);
         }
-        if !data.outside.iter().all(|&value| self.is_read_here_only(value, old)) {
+        let is_free = |value: ValueId| self.facts.handed_back.free.contains(&(self.computation, value));
+        if !data.outside.iter().all(|&value| is_free(value) || self.is_read_here_only(value, old)) {
             return Err(Conflict::ReadElsewhere);
         }
         let touched_by = self.touched_by(old);
@@ -123,7 +129,7 @@ impl Separate<'_> {
 
     /// Whether a value from outside is read by this computation alone, or by a call that overwrites it.
     fn is_read_here_only(&self, value: ValueId, class: Class) -> bool {
-        if self.overwritten_by_calls.contains(&value) {
+        if self.overwritten_by_callees.contains(&value) {
             return true;
         }
         let is_carried = |node: &Node| {

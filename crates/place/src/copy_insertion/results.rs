@@ -60,7 +60,7 @@ impl Separate<'_> {
             }
             let class = self.class_of_leaf(self.leaf(slot));
             let joined = match self.is_reference(slot) {
-                true => self.join_in_order(before, class),
+                true => self.join_in_order(before, class, None),
                 false => self.join(before, class, None),
             };
             if joined.is_err() {
@@ -119,12 +119,16 @@ impl Separate<'_> {
                 slots
             }
             Op::Conditional => {
-                slots.retain(|slot| {
+                slots.retain_mut(|slot| {
                     let value = self
                         .facts
                         .flow
                         .find(caller, &slot.index)
                         .expect("branches return what the conditional does");
+                    let operand = self.facts.handed_back.operand_of.get(&value);
+                    // A branch that does not get the operand writes into its memory whenever it likes.
+                    let class = operand.and_then(|operand| self.class_of.get(operand));
+                    slot.before = class.map(|&class| self.find(class));
                     self.facts.flow.values[value].kind == ValueKind::ExitPhi
                         && self.facts.flow.positions.instruction(self.facts.flow.values[value].definition)
                             == caller

@@ -22,6 +22,10 @@ impl Separate<'_> {
                 self.enter_call(node);
                 continue;
             }
+            if self.module.instructions[id].op == Op::Conditional {
+                self.enter_conditional(node);
+                continue;
+            }
             let mut replaced_by: FxHashMap<(u32, ShapeIndex), ValueId> = FxHashMap::default();
             for pair in self.facts.in_place.must_alias(self.module, id) {
                 let Some(result) = self.facts.flow.find(id, &pair.output_index) else { continue };
@@ -139,9 +143,25 @@ impl Separate<'_> {
     fn enter_call(&mut self, node: Node) {
         let called = self.module.instructions[self.nodes[node].id].called[0];
         for (old, new) in self.overwritten.get(&called).cloned().unwrap_or_default() {
-            self.overwritten_by_calls.insert(old);
+            self.overwritten_by_callees.insert(old);
             let joins = self.join(self.class(old), self.class(new), Some(node)).is_ok();
             debug_assert!(joins, "nobody but the call reads what it overwrites");
+        }
+    }
+
+    /// The operands that a conditional hands back were decided before: what else reads them runs before it.
+    fn enter_conditional(&mut self, node: Node) {
+        for position in self.facts.flow.positions.of(self.nodes[node].id) {
+            let result = self.facts.flow.value_at(position).expect("sequential");
+            // Every branch may return the result of a conditional before.
+            let is_new = self.facts.flow.values[result].definition == position;
+            if let Some(&operand) = self.facts.handed_back.operand_of.get(&result).filter(|_| is_new) {
+                // What the operand was written over is read by nobody any more.
+                let (old, new) = (self.class(operand), self.class(result));
+                self.overwritten_by_callees.extend(&self.classes[old].outside);
+                let joins = self.join_in_order(old, new, Some(node));
+                debug_assert!(joins.is_ok(), "nothing needs what a conditional may overwrite: {joins:?}");
+            }
         }
     }
 
