@@ -131,10 +131,32 @@ impl Grouper<'_> {
             }
         }
         // XLA fuses operations that read broadcasts alone with each other first, and with the broadcasts last.
-        if members.len() > 1 && read.is_empty() {
+        if members.len() > 1 && read.iter().all(|&id| self.is_of_broadcasts(id)) {
             chain.read += repeated;
         }
         Some(chain)
+    }
+
+    /// Whether a value is computed from broadcasts alone, element by element, in a few operations.
+    fn is_of_broadcasts(&self, id: InstructionId) -> bool {
+        let mut members = vec![id];
+        let mut next = 0;
+        while let Some(&at) = members.get(next) {
+            next += 1;
+            let instruction = &self.module.instructions[at];
+            match &instruction.op {
+                Op::Broadcast { .. } => {}
+                op if op.is_elementwise() && members.len() <= MOST_INSTRUCTIONS => {
+                    for &operand in &instruction.operands {
+                        if !members.contains(&operand) {
+                            members.push(operand);
+                        }
+                    }
+                }
+                _ => return false,
+            }
+        }
+        true
     }
 }
 
