@@ -10,12 +10,14 @@ where it stopped. FOLDER (target/unseen) gets modules as `measure.py` has them. 
 row, and makes modules that are not there; --page only writes the section of docs/estimate.md.
 
 `first` is what memplan said when a program was new, and never changes: no rule was fitted on the program then, so it tells
-what an estimate is worth for others. `estimate` is by the rules of today, some of which come from causes seen here.
+what an estimate is worth for others; `first_inside` is whether XLA was in its interval. `estimate` is by the rules of today,
+some of which come from causes seen here. So programs come in batches, each written after what the one before it taught.
 """
 
 import argparse
 import csv
 import importlib
+import itertools
 import os
 import pathlib
 import signal
@@ -34,10 +36,13 @@ from tables import put
 
 HERE = pathlib.Path(__file__).resolve().parent
 JAX = environment.NEWEST
-FILES = ['libraries', 'libraries_vision', 'libraries_science', 'libraries_simulation', 'libraries_serving']
+BATCHES = [  # Of files, by when their programs were written: what was seen of a batch went into rules before the next.
+    ['libraries', 'libraries_vision', 'libraries_science', 'libraries_simulation', 'libraries_serving'],
+    ['libraries_images', 'libraries_texts', 'libraries_physics', 'libraries_decisions'],
+]
 BACKENDS = ['gpu', 'cpu']
 LONGEST = 600  # seconds of a processor of one compilation
-COLUMNS = ['program', 'backend', 'jax', 'total', 'first', 'estimate', 'low', 'high', 'error']
+COLUMNS = ['program', 'batch', 'backend', 'jax', 'total', 'first', 'first_inside', 'estimate', 'low', 'high', 'error']
 PAGE = ROOT / 'docs' / 'estimate.md'
 SETTINGS = dict(EQX_ON_ERROR='nan', KERAS_BACKEND='jax')  # Equinox then calls nothing on the host
 # With all that they need except JAX, which would be replaced.
@@ -111,14 +116,15 @@ def complete(arguments):
     warnings.filterwarnings('ignore', message='os.fork')
     found = measure.Table(arguments.table, COLUMNS)
     known = {(row['program'], row['backend']): row for row in found.rows()}
-    for name, backend in list(chosen(arguments.programs)):
+    for name, batch, backend in list(chosen(arguments.programs)):
         row, paths = known.get((name, backend)), measure.paths(arguments.folder, JAX, backend, name)
         if row and row['total'] and arguments.estimate:
             row |= estimate(name, backend, paths[0], arguments.memplan)
         elif not row and not arguments.estimate:
             row, _ = measure.in_child(lambda: ask(name, backend, paths), LONGEST)
-            row |= dict(program=name, backend=backend, jax=JAX) | estimate(name, backend, paths[0], arguments.memplan)
+            row |= dict(program=name, batch=batch, backend=backend, jax=JAX) | estimate(name, backend, paths[0], arguments.memplan)
             row['first'] = row['estimate']
+            row['first_inside'] = yes(is_inside(row)) if row['total'] and row['estimate'] else ''
             found.add([row])
         else:
             continue
@@ -128,15 +134,16 @@ def complete(arguments):
 
 
 def chosen(only):
-    """Names and backends of all programs, or of those that are named."""
-    for file in FILES:
+    """Names, batches and backends of all programs, or of those that are named."""
+    for file in itertools.chain(*BATCHES):
         importlib.import_module(file)
     import libraries
     import xla  # Before the first fork, so that each child finds JAX loaded.
 
     assert xla.jax.__version__ == JAX
-    for name in libraries.PROGRAMS:
-        yield from ((name, backend) for backend in BACKENDS if not only or {name, f'{name}:{backend}'} & set(only))
+    for name, make in libraries.PROGRAMS.items():
+        batch = next(number for number, files in enumerate(BATCHES, 1) if make.__module__ in files)
+        yield from ((name, batch, backend) for backend in BACKENDS if not only or {name, f'{name}:{backend}'} & set(only))
 
 
 def order(row):
@@ -155,6 +162,10 @@ def is_inside(row):
     return int(row['low']) <= int(row['total']) <= int(row['high'])
 
 
+def yes(is_so):
+    return 'yes' if is_so else 'no'
+
+
 def share(some, is_so):
     """How many of some rows, and the part of all."""
     count = sum(map(is_so, some))
@@ -164,28 +175,34 @@ def share(some, is_so):
 def page(rows):
     """What the page says of the rows that have both."""
     rows = sorted((row for row in rows if row['total'] and row['estimate'] and row['first']), key=order)
-    of_backends = [[row for row in rows if row['backend'] == backend] for backend in BACKENDS]
+    parts = [
+        (batch, [row for row in rows if row['backend'] == backend and row['batch'] == str(batch)])
+        for batch in range(1, len(BATCHES) + 1)
+        for backend in BACKENDS
+    ]
     yield from table(
-        ['compiler', 'estimate', 'programs', 'within 10 %', 'within 5 %', 'median ratio', 'inside the interval'],
-        [summary(some, of) for of in ('first', 'estimate') for some in of_backends if some],
+        ['batch', 'compiler', 'estimate', 'programs', 'within 10 %', 'within 5 %', 'median ratio', 'inside the interval'],
+        [summary(batch, some, of) for of in ('first', 'estimate') for batch, some in parts if some],
     )
     yield 'Off by more than 10 % now:\n'
     far = sorted((row for row in rows if not is_near(row, 0.10)), key=lambda row: (BACKENDS.index(row['backend']), -ratio(row)))
     yield from table(
-        ['program', 'compiler', 'XLA, MB', 'estimate, MB', 'ratio', 'first ratio', 'inside the interval'], map(line, far)
+        ['program', 'batch', 'compiler', 'XLA, MB', 'estimate, MB', 'ratio', 'first ratio', 'inside the interval'], map(line, far)
     )
 
 
-def summary(some, of):
-    """How near estimates of one compiler are. First ones have no interval in the table."""
+def summary(batch, some, of):
+    """How near estimates of one batch and compiler are. The first batch has no first intervals in the table."""
+    is_known = of == 'estimate' or all(row['first_inside'] for row in some)
     return [
+        str(batch),
         NAMES[some[0]['backend']],
         'first' if of == 'first' else 'now',
         str(len(some)),
         share(some, lambda row: is_near(row, 0.10, of)),
         share(some, lambda row: is_near(row, 0.05, of)),
         f'{statistics.median(ratio(row, of) for row in some):.3f}',
-        share(some, is_inside) if of == 'estimate' else '',
+        share(some, is_inside if of == 'estimate' else lambda row: row['first_inside'] == 'yes') if is_known else '',
     ]
 
 
@@ -193,11 +210,12 @@ def line(row):
     megabytes = [f'{int(row[of]) / 1e6:,.1f}' for of in ('total', 'estimate')]
     return [
         row['program'],
+        row['batch'],
         NAMES[row['backend']],
         *megabytes,
         f'{ratio(row):.3f}',
         f'{ratio(row, "first"):.3f}',
-        'yes' if is_inside(row) else 'no',
+        yes(is_inside(row)),
     ]
 
 
