@@ -80,10 +80,11 @@ const ORDERS: [Key; 3] = [
     |block| (u128::from(block.size) << 32) + length(block),
 ];
 
-/// Those of XLA's heap simulator, "temporal" and "spatial": with best fit it is never worse.
+/// Those of XLA's heap simulator, "temporal" and "spatial", which looks at the first item alone: with best fit it is never
+/// worse.
 const XLA_ORDERS: [Key; 2] = [
     |block| (u128::from(block.duration) << 64) + u128::from(block.size),
-    |block| (u128::from(block.size) << 64) + u128::from(block.duration),
+    |block| (u128::from(block.size) << 64) + u128::from(block.first_duration),
 ];
 
 fn length(block: &Block) -> u128 {

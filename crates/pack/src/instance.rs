@@ -32,6 +32,8 @@ pub(crate) struct Block {
     pub(crate) size: u64,
     /// Time from its first to its last, as the problem counts it.
     pub(crate) duration: u64,
+    /// That of the first of its items.
+    pub(crate) first_duration: u64,
     pub(crate) alignment: u64,
     pub(crate) fixed: Option<u64>,
     pub(crate) preferred: Option<u64>,
@@ -326,11 +328,17 @@ fn merge(problem: &Problem, members: &[u32]) -> Result<Block, Error> {
     let first = members.iter().map(|&member| problem.items[member as usize].lower).min().unwrap_or(0);
     let last = members.iter().map(|&member| problem.items[member as usize].upper).max().unwrap_or(0);
     let duration = last - first;
+    let first_duration = members
+        .iter()
+        .map(|&member| &problem.items[member as usize])
+        .min_by_key(|item| item.lower)
+        .map_or(0, |item| item.upper - item.lower);
     Ok(Block {
         lower: 0,
         upper: 0,
         size: 0,
         duration,
+        first_duration,
         alignment,
         fixed,
         preferred,

@@ -82,8 +82,12 @@ fn global_decreasing_size_best_fit(problem: &Problem) -> u64 {
             .zip(lower)
             .map(|(upper, lower)| upper - lower)
     };
+    let first_duration = |members: &[usize]| {
+        let items = members.iter().map(|&item| &problem.items[item]);
+        items.min_by_key(|item| item.lower).map(|item| item.upper - item.lower)
+    };
     let mut spatial = sets.clone();
-    spatial.sort_by_key(|members| Reverse((size(members), duration(members))));
+    spatial.sort_by_key(|members| Reverse((size(members), first_duration(members))));
     let mut temporal = sets;
     temporal.sort_by_key(|members| Reverse((duration(members), size(members))));
     best_fit(problem, &spatial).min(best_fit(problem, &temporal))

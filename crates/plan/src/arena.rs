@@ -35,6 +35,8 @@ impl Arena {
         let mut load = Load::new(storages.end);
         let mut first_items = Vec::with_capacity(temps.len());
         let mut strictest = alignment;
+        let events = events(storages, &temps, &scratch);
+        let live = |range: LiveRange| events[range.start as usize]..events[range.end as usize];
         for &id in &temps {
             let storage = &storages.all[id];
             let aligned = alignment.max(storage.alignment);
@@ -42,8 +44,7 @@ impl Arena {
             let first = problem.items.len();
             for (range, size) in storages.occupancy(id) {
                 load.add(range, size);
-                let live = u64::from(range.start)..u64::from(range.end);
-                problem.push(Item::new(size.0, live).aligned(aligned.bytes()));
+                problem.push(Item::new(size.0, live(range)).aligned(aligned.bytes()));
             }
             if problem.items.len() - first > 1 {
                 problem.colocate(first..problem.items.len());
@@ -54,8 +55,7 @@ impl Arena {
         let first_scratch = problem.items.len();
         let spans = spans(&scratch, &load);
         for span in &spans {
-            let live = u64::from(span.range.start)..u64::from(span.range.end);
-            problem.push(Item::new(span.size.0, live).aligned(alignment.bytes()));
+            problem.push(Item::new(span.size.0, live(span.range)).aligned(alignment.bytes()));
         }
         scratch.iter().for_each(|&(range, size)| load.add(range, size));
         Arena {
@@ -143,6 +143,21 @@ impl Arena {
                 || packing.certificate.optimal && self.spans.len() == self.scratch.len(),
         }
     }
+}
+
+/// How often memory is taken or given back before each instant: the time by which XLA's heap simulator sees how long a value
+/// is live. Linear in ranges.
+fn events(storages: &Storages, temps: &[StorageId], scratch: &[(LiveRange, Bytes)]) -> Vec<u64> {
+    let mut events = vec![0; storages.end as usize + 1];
+    let of_temps = temps.iter().flat_map(|&id| storages.occupancy(id)).map(|(range, _)| range);
+    for range in of_temps.chain(scratch.iter().map(|&(range, _)| range)) {
+        events[range.start as usize + 1] += 1;
+        events[range.end as usize] += 1;
+    }
+    for instant in 1..events.len() {
+        events[instant] += events[instant - 1];
+    }
+    events
 }
 
 /// Operations one after the other that use the same bytes as scratch.
