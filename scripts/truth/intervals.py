@@ -1,19 +1,20 @@
 """How far XLA's own figures are from estimates, by kinds of programs; compare.py --write puts it into the files of compilers.
 
 Of each kind (`memory::ProgramKind`), the ratios between which XLA's bytes over those of the estimate are for most programs:
-more than four of five, so that four of five are within for families that the ratios were not taken from. Where nearly all
-estimates are exact, the interval is as wide as the error of programs of libraries, which were written after the rules.
+more than four of five, so that four of five are within for families that the ratios were not taken from. Rules were fitted on
+these programs, so an interval also has most of the first estimates of unseen.tsv, on which no rule was.
 """
 
 import collections
+import csv
+import functools
 import gzip
+import pathlib
 import re
 
 TAILS = 0.08  # of the programs, on either side
-# How far below and above the estimate the interval reaches at least: so wide, 38 of the 46 programs of libraries are within
-# for the GPU, and 39 for the CPU (unseen.py); with 5 % on either side it was 34 and 27. libtpu was not asked about them: as
-# for the GPU, and wider above.
-ERROR = dict(cpu=(0.20, 0.15), gpu=(0.20, 0.10), tpu=(0.20, 0.15))
+UNSEEN_TAILS = 0.10  # four of five are within
+UNSEEN_FEWEST = 13  # unseen programs of a kind that has ratios of its own
 FEWEST = 15  # programs of a kind that has ratios of its own
 LEAST = 30  # programs, without which nothing is known of a compiler
 KINDS = ['checkpointed', 'convolutions-in-loops', 'convolutions', 'loops', 'straight']
@@ -40,25 +41,35 @@ def quantile(values, part):
 
 
 def bounds(residuals, backend):
-    """Of each kind, the lowest and highest ratio without the tails."""
-    of_kind = collections.defaultdict(list)
-    for it in residuals:
-        of_kind[it.kind].append(it.ratio)
-    every = [it.ratio for it in residuals]
-    chosen = {name: of_kind[name] if len(of_kind[name]) >= FEWEST else every for name in KINDS}
-    return {name: ends(values, backend) for name, values in chosen.items()}
+    """Of each kind, the lowest and highest ratio without the tails, of programs that rules were fitted on and of others."""
+    fitted = of_kinds([(it.kind, it.ratio) for it in residuals], TAILS, FEWEST)
+    others = of_kinds(unseen(backend), UNSEEN_TAILS, UNSEEN_FEWEST)
+    return {name: (min(fitted[name][0], others[name][0]), max(fitted[name][1], others[name][1])) for name in KINDS}
 
 
-def without_tails(ratios):
+@functools.cache
+def unseen(backend):
+    """Kinds and ratios of first estimates. libtpu was not asked about these programs, so its are those of the GPU."""
+    with open(pathlib.Path(__file__).with_name('unseen.tsv'), newline='') as file:
+        rows = list(csv.DictReader(file, delimiter='\t'))
+    asked = 'gpu' if backend == 'tpu' else backend
+    known = [row for row in rows if row['backend'] == asked and row['total'] and row['first']]
+    return [(row['kind'], int(row['total']) / int(row['first'])) for row in known]
+
+
+def without_tails(ratios, tails=TAILS):
     """The lowest and highest ratio without the tails."""
-    return quantile(ratios, TAILS), quantile(ratios, 1 - TAILS)
+    return quantile(ratios, tails), quantile(ratios, 1 - tails)
 
 
-def ends(ratios, backend):
-    """The lowest and highest ratio without the tails, and no narrower than the error of other programs."""
-    low, high = without_tails(ratios)
-    below, above = ERROR[backend]
-    return min(low, 1 - below), max(high, 1 + above)
+def of_kinds(ratios, tails, fewest):
+    """Of each kind, the lowest and highest ratio without the tails; of all programs where there are fewer of a kind."""
+    of_kind = collections.defaultdict(list)
+    for name, ratio in ratios:
+        of_kind[name].append(ratio)
+    every = [ratio for _, ratio in ratios]
+    chosen = {name: of_kind[name] if len(of_kind[name]) >= fewest else every for name in KINDS}
+    return {name: without_tails(values, tails) for name, values in chosen.items()}
 
 
 def is_within(it, of_kind):

@@ -27,6 +27,7 @@ import sys
 import warnings
 
 import environment
+import intervals
 import measure
 import program
 from compare import NAMES, ROOT, estimated, table
@@ -42,7 +43,7 @@ BATCHES = [  # Of files, by when their programs were written: what was seen of a
 ]
 BACKENDS = ['gpu', 'cpu']
 LONGEST = 600  # seconds of a processor of one compilation
-COLUMNS = ['program', 'batch', 'backend', 'jax', 'total', 'first', 'first_inside', 'estimate', 'low', 'high', 'error']
+COLUMNS = ['program', 'batch', 'backend', 'jax', 'kind', 'total', 'first', 'first_inside', 'estimate', 'low', 'high', 'error']
 PAGE = ROOT / 'docs' / 'estimate.md'
 SETTINGS = dict(EQX_ON_ERROR='nan', KERAS_BACKEND='jax')  # Equinox then calls nothing on the host
 # With all that they need except JAX, which would be replaced.
@@ -122,7 +123,9 @@ def complete(arguments):
             row |= estimate(name, backend, paths[0], arguments.memplan)
         elif not row and not arguments.estimate:
             row, _ = measure.in_child(lambda: ask(name, backend, paths), LONGEST)
-            row |= dict(program=name, batch=batch, backend=backend, jax=JAX) | estimate(name, backend, paths[0], arguments.memplan)
+            row |= dict(program=name, batch=batch, backend=backend, jax=JAX)
+            row |= estimate(name, backend, paths[0], arguments.memplan)
+            row['kind'] = intervals.kind(paths[0])
             row['first'] = row['estimate']
             row['first_inside'] = yes(is_inside(row)) if row['total'] and row['estimate'] else ''
             found.add([row])
