@@ -12,7 +12,10 @@
 //! softmax and its gradient share a broadcast, and which arrays a library can compute inside its kernels: the pass runs
 //! before they are merged. In a program that XLA has partitioned they are merged already.
 //!
-//! Left alone: divisors that are constant or shared. *Changed* means that there is a new reciprocal or reshape.
+//! A constant divisor becomes its reciprocal: kernels compute a product again where they would read a stored quotient.
+//!
+//! Left alone: other divisors that are shared, and constants divided by constants. *Changed* means that there is a new
+//! reciprocal or reshape.
 
 use memplan_ir::{BinaryOp, Dimensions, InstructionId, Module, Op, Scalar, Shape};
 use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
@@ -55,6 +58,13 @@ fn without_unit_dimensions(r: &mut Rewriter<'_>, id: InstructionId) -> Option<In
 
 fn by_reciprocal(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     let [dividend, divisor] = [r.operand(id, 0), r.operand(id, 1)];
+    if let Some(constant) = r.splat(divisor) {
+        let value = constant.as_float().filter(|_| r.splat(dividend).is_none())?;
+        let reciprocal = Scalar::float(constant.element_type, 1.0 / value)?;
+        let (dimensions, shape) = (r.dimensions(id)?, r.shape(id).clone());
+        let factor = r.splat_array(reciprocal, &dimensions);
+        return Some(r.emit(Op::Binary(BinaryOp::Multiply), [dividend, factor], shape));
+    }
     let Op::Broadcast { dimensions } = r.op(divisor).clone() else { return None };
     let narrow = r.operand(divisor, 0);
     let (shape, of_narrow) = (r.shape(id).clone(), r.shape(narrow).clone());
@@ -63,7 +73,7 @@ fn by_reciprocal(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionI
     let extents = array.dimensions.clone();
     // Pinned instructions count as used once more.
     let n_users = r.uses(narrow) - u32::from(r.is_pinned(narrow));
-    if n_users != 1 || !is_narrower || r.splat(divisor).is_some() {
+    if n_users != 1 || !is_narrower {
         return None;
     }
     let one = Scalar::float(array.element_type, 1.0)?;

@@ -9,12 +9,12 @@
 //!
 //! Before jaxlib 0.12, XLA's CPU compiler can only convert narrow floats, so it widens the operands of slices,
 //! transposes and updates like those of sums: an array that is read in narrow slices exists in the wide type as a
-//! whole. Since jaxlib 0.12 it moves and compares narrow floats without conversions ([`FloatNormalization::keeps`]),
-//! and its library of kernels computes with them ([`FloatNormalization::library`]); it widens the operands of all other
-//! products. Every operation still rounds its result, as in the program, but for readers that convert it to the wide type;
-//! all-reduces and other collectives use the wide type.
+//! whole. Since jaxlib 0.12 it moves and compares bf16 without conversions ([`FloatNormalization::keeps`]), and its library
+//! of kernels computes with it ([`FloatNormalization::library`]); it widens the operands of all other products. Floats of
+//! eight bits are even moved in f16. Every operation still rounds its result, as in the program, but for readers that convert
+//! it to the wide type; all-reduces and other collectives use the wide type.
 //!
-//! Left alone: parameters, tuples, control flow, calls, conversions, reinterpretations, constants, updates of slices
+//! Left alone: parameters, tuples, control flow, calls, conversions, reinterpretations, constants, updates of slices of bf16
 //! (XLA widens and fuses them with the conversions around them), before jaxlib 0.12 products with a wide result, and
 //! operations that call computations with other than elementwise operations. *Changed* means that a value was widened.
 
@@ -33,7 +33,7 @@ use super::library_fusion::{LibraryOperations, LibraryRules};
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FloatNormalization {
-    /// Operations that stay narrow, beside those that every version keeps.
+    /// Operations that stay in bf16, beside those that every version keeps.
     #[serde(with = "by_name::list")]
     pub keeps: Vec<Opcode>,
     /// The library whose products and reductions stay narrow; `None` where none does.
@@ -159,10 +159,14 @@ impl Widen<'_> {
 
     fn is_to_widen(&mut self, id: InstructionId) -> bool {
         let instruction = &self.module.instructions[id];
-        if is_kept(&instruction.op) || self.pass.keeps.contains(&instruction.op.opcode()) {
+        let result = self.module.shape(id);
+        let keeps =
+            instruction.op == Op::DynamicUpdateSlice || self.pass.keeps.contains(&instruction.op.opcode());
+        let has_bytes = |id: &InstructionId| has_bytes(self.module.shape(*id));
+        if is_kept(&instruction.op) || keeps && !has_bytes(&id) && !instruction.operands.iter().any(has_bytes)
+        {
             return false;
         }
-        let result = self.module.shape(id);
         let is_narrow = |id: &InstructionId| wide_shape(self.module.shape(*id)).is_some();
         let narrows = wide_shape(result).is_some();
         if let Some(rules) = &self.pass.library {
@@ -301,7 +305,6 @@ fn is_kept(op: &Op) -> bool {
             | Op::OptimizationBarrier
             | Op::Binary(BinaryOp::ShiftRightLogical | BinaryOp::ShiftRightArithmetic)
             | Op::Unary(UnaryOp::CountLeadingZeros)
-            | Op::DynamicUpdateSlice
             | Op::CopyStart { .. }
             | Op::CopyDone
             | Op::AsyncStart(_)
@@ -318,6 +321,16 @@ fn is_collective_of_arrays(op: &Op) -> bool {
 /// Whether the computations that an operation calls round all that they compute.
 fn rounds(op: &Op) -> bool {
     !is_collective_of_arrays(op)
+}
+
+/// Whether a shape has floats of a byte or less.
+fn has_bytes(shape: &Shape) -> bool {
+    match shape {
+        Shape::Tuple(elements) => elements.iter().any(has_bytes),
+        other => {
+            other.as_array().is_some_and(|array| wide_type(array.element_type) == Some(ElementType::F16))
+        }
+    }
 }
 
 /// A shape with narrow floats widened; `None` where it has none.

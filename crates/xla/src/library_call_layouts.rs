@@ -1,4 +1,4 @@
-//! `library-call-layouts`: inserts copies around library calls with layouts that are not row-major.
+//! `library-call-layouts`: makes all arrays row-major, with copies around library calls that declare other layouts.
 //!
 //! ```text
 //!   x = f32[4,2]{0,1} custom-call(a, b),      =>     c = f32[4,4]{0,1} copy(a)
@@ -7,8 +7,9 @@
 //!                                                    x = f32[4,2] copy(y)
 //! ```
 //!
-//! LAPACK uses column-major arrays, and JAX declares that for its calls; all other arrays are row-major before layout
-//! assignment. Several calls that read the same array share its copy. *Changed* means that there is such a call.
+//! LAPACK uses column-major arrays, and JAX declares that for its calls. Transposes are views in the layouts of JAX's text,
+//! but products read rows, so XLA moves elements when it assigns layouts. Several calls that read the same array share its
+//! copy. Left alone: modules with a schedule or bitcasts. *Changed* means that there is such a call, or another layout.
 
 use memplan_ir::{ComputationId, InstructionId, Module, Op, results_of_library_calls, use_default_layouts};
 use memplan_rewriter::{CSE, Context, DCE, Pass, PassError, PassFn, call_graph};
@@ -17,17 +18,21 @@ use rustc_hash::FxHashMap;
 /// The pass.
 pub const LIBRARY_CALL_LAYOUTS: PassFn = PassFn {
     name: "library-call-layouts",
-    description: "copy operands and results of libraries whose layouts are not row-major",
+    description: "make all arrays row-major, with copies around libraries that take others",
     run,
 };
 
 fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
-    if module.is_scheduled {
+    let mut all = module.instructions.values();
+    // A bitcast means what layouts say.
+    if module.is_scheduled || all.any(|instruction| instruction.op == Op::Bitcast) {
         return Ok(false);
     }
     let computations = call_graph(module, LIBRARY_CALL_LAYOUTS.name)?.sequential().to_vec();
     if results_of_library_calls(module, &computations).is_empty() {
-        return Ok(false);
+        let changed = module.instructions.values().any(|i| !module.shape_of(i.shape).is_plain());
+        use_default_layouts(module);
+        return Ok(changed);
     }
     use_default_layouts(module);
     computations.iter().for_each(|&computation| shorten(module, computation));

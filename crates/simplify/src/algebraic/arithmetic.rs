@@ -148,7 +148,15 @@ fn divide(
     if c.is_one() {
         return Some(a);
     }
-    // Division is expensive to compute again in a fusion; by a power of two, multiplication is just as exact.
+    // Division is expensive to compute again in a fusion; by a power of two, a shift or a multiplication is just as exact.
+    if let Some(value) =
+        c.as_integer().filter(|value| c.element_type.is_unsigned() && value.count_ones() == 1)
+    {
+        let dimensions = r.dimensions(b)?;
+        let bits = Scalar::integer(c.element_type, i64::from(value.trailing_zeros()));
+        let bits = r.splat_array(bits, &dimensions);
+        return same_shape(r, id, BinaryOp::ShiftRightLogical, a, bits);
+    }
     let value = c.as_float().filter(|value| is_power_of_two(*value))?;
     let reciprocal = Scalar::float(c.element_type, 1.0 / value)?;
     if reciprocal.as_float() != Some(1.0 / value) {

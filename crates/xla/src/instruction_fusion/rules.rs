@@ -78,7 +78,8 @@ impl Fuser<'_> {
             && !(is_once_only && (n_times > 1 || self.n_readers[id] > 1))
     }
 
-    /// A product of a matrix and a vector takes in the matrix, if the vector is small.
+    /// A product of a matrix and a vector takes in a transpose of the matrix, if the vector is small: XLA makes products of two
+    /// matrices of the others (seen on jaxlib 0.12.0.1).
     fn is_small_vector_product(&self, id: InstructionId, kernel: &Kernel) -> bool {
         let root = &self.module.instructions[kernel.root];
         if kernel.members.len() > 1 || !matches!(root.op, Op::Dot(_)) {
@@ -89,6 +90,9 @@ impl Fuser<'_> {
             [lhs, rhs] if lhs == id && rhs != id => rhs,
             _ => return false,
         };
+        if !matches!(self.module.instructions[id].op, Op::Transpose { .. }) {
+            return false;
+        }
         let is_vector = self.module.shape(other).as_array().is_some_and(|array| array.dimensions.len() == 1);
         is_vector && self.target.unpadded_size_of(self.module.shape(other)).0 < self.rules.max_vector_bytes
     }
