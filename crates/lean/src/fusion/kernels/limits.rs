@@ -401,7 +401,7 @@ impl Grouper<'_> {
         match self.module.instructions[id].op {
             _ if kernel.hero.is_some_and(|(dot, _)| is_complex(self.module, dot)) => false,
             Op::Iota { .. } => self.contraction(hero).counts,
-            Op::Pad { .. } => false,
+            Op::Pad { .. } | Op::Gather(_) => false,
             Op::Transpose { .. } => strides::loads_stretches(self.module, self.users, id, &kernel.members),
             _ => true,
         }
