@@ -116,6 +116,10 @@ pub struct ColumnRules {
     pub split_rows: u64,
     /// Bytes that the machine's memory transfers a second.
     pub bandwidth: f64,
+    /// Arrays of fewer bytes are in the second-level cache once they have been read.
+    pub cache: f64,
+    /// How many times as fast as memory that cache is.
+    pub cache_speedup: f64,
     /// Elements of two bytes and more that a block reads a second at most.
     pub block_elements: f64,
     /// Elements of one byte that a block reads a second at most.
@@ -128,7 +132,11 @@ pub struct ColumnRules {
     pub launch: f64,
     /// Cycles of an operation on an element.
     pub cycles: f64,
-    /// The same of operations on `f16` and `f32` that take another number, by the name of the operation.
+    /// Cycles to choose the array that an element of several side by side is in.
+    pub concatenate: f64,
+    /// The same where threads that run together choose differently.
+    pub concatenate_across: f64,
+    /// Cycles of operations on an element of `f16` and `f32` that take another number, by the name of the operation.
     #[serde(with = "by_name")]
     #[cfg_attr(feature = "schema", schemars(with = "BTreeMap<String, f64>"))]
     pub slow: BTreeMap<Opcode, f64>,
@@ -185,6 +193,12 @@ impl ColumnRules {
     /// Seconds that all multiprocessors together take for so many cycles.
     pub fn seconds(&self, cycles: f64) -> f64 {
         cycles / (self.multiprocessors * self.multiprocessor_cycles)
+    }
+
+    /// Seconds to read an array of so many bytes once more.
+    pub fn seconds_again(&self, bytes: f64) -> f64 {
+        let speedup = if bytes < self.cache { self.cache_speedup } else { 1.0 };
+        bytes / (self.bandwidth * speedup)
     }
 }
 

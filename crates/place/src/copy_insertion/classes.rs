@@ -94,7 +94,7 @@ impl Separate<'_> {
     }
 
     /// Nodes that read or write the last value of a class, including copies made by this pass.
-    fn touched_by(&self, class: Class) -> Vec<Node> {
+    pub(super) fn touched_by(&self, class: Class) -> Vec<Node> {
         let touches = |&node: &Node| {
             let NodeData { id, reads_copies, .. } = self.nodes[node];
             !reads_copies || self.operands_touching(id, class) > 0 || self.writes(id, class)

@@ -6,7 +6,7 @@ use memplan_rewriter::PassError;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::smallvec;
 
-use super::{Because, Class, Conflict, MustShare, NAME, Separate};
+use super::{AddsOrder, Because, Class, Conflict, MustShare, NAME, Separate};
 use crate::Unsupported;
 use crate::spell_out::tuple_leaves;
 
@@ -49,11 +49,13 @@ impl Separate<'_> {
             let Some(before) = slot.before else { continue };
             let class = self.class_of_leaf(self.leaf(slot));
             let Err(conflict) = self.join(before, class, None) else { continue };
-            match self.is_reference(slot) {
+            match self.is_reference(slot) || self.is_read_in_any_order(before, class) {
                 true => {
                     self.copy_for_readers(before, &slot.index, conflict.clone());
-                    if self.join(before, class, None).is_err() {
-                        self.copy_twice(slot, conflict);
+                    match self.join(before, class, None) {
+                        Err(_) if self.is_reference(slot) => self.copy_twice(slot, conflict),
+                        Err(_) => self.copy_slot(slot, conflict)?,
+                        Ok(()) => {}
                     }
                 }
                 false => self.copy_slot(slot, conflict)?,
@@ -68,6 +70,18 @@ impl Separate<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether nothing says that a loop's body reads its state before it makes the next one. XLA looks at its copy of the
+    /// state before that of the next state, and keeps the first where only an order could do without.
+    fn is_read_in_any_order(&mut self, before: Class, class: Class) -> bool {
+        let is_xla = self.facts.options.adds_order == AddsOrder::ForResults;
+        let Some(writer) = self.classes[class].first_writer.filter(|_| is_xla && self.is_loop_computation())
+        else {
+            return false;
+        };
+        let readers = self.touched_by(before);
+        !readers.contains(&writer) && self.unordered_reader(writer, &readers).is_err()
     }
 
     /// The leaves of the root whose buffers are decided by someone else: the loop, the conditional, the caller.

@@ -1,14 +1,26 @@
 //! Values that one kernel would compute several times.
 //!
-//! A kernel that looks up elements of a value at several places computes the value for each place, with all operations
-//! that lead to it. XLA's GPU compiler compares the time of such a kernel, by its model, with that of a separate kernel
-//! that stores the value first; the numbers are those of [`ColumnRules`](memplan_memory::ColumnRules). The rule applies
-//! to three and more places, for which it was compared with XLA; for two, the list of expensive operations decides.
+//! A kernel that uses a value at several places computes it for each place, with all operations that lead to it. XLA's GPU
+//! compiler compares the time of such a kernel, by its model, with that of a separate kernel that stores the value first;
+//! the numbers are those of [`ColumnRules`](memplan_memory::ColumnRules). What is read again is read from the cache if it
+//! fits there. Pads, slices and the like are never stored: what they move is asked about, by the same count. The rule
+//! applies to three and more places, for which it was compared with XLA; for two, the list of expensive operations decides.
+//!
+//! ```text
+//!   s = f32[n] select(m, a, b)
+//!   p = f32[n+2] pad(s, zero)                       s is needed three times for each element of r, and stored
+//!   r = f32[n] add(add(slice(p), slice(p)), s)      if computing it takes longer; p never is
+//! ```
 
-use memplan_ir::InstructionId;
+use std::collections::BTreeMap;
 
-use super::Grouper;
-use super::columns::cycles;
+use memplan_ir::{InstructionId, Op};
+use memplan_memory::ColumnRules;
+use memplan_rewriter::cost;
+use rustc_hash::FxHashMap;
+
+use super::kernel::{elements, read_for};
+use super::{Grouper, Usage};
 
 /// Fewest evaluations that are compared.
 const FEWEST: usize = 3;
@@ -18,26 +30,56 @@ const MOST_INSTRUCTIONS: usize = 256;
 
 impl Grouper<'_> {
     /// Whether the other evaluations of a value take longer than to store it and to load it for each.
-    pub(super) fn is_slow_again(&self, id: InstructionId, evaluations: usize) -> bool {
-        let Some(rules) = self.target.fusion.columns.as_ref().filter(|_| evaluations >= FEWEST) else {
-            return false;
-        };
-        let (mut members, mut next, mut all_cycles) = (vec![id], 0, 0.0);
-        while let Some(&at) = members.get(next) {
-            next += 1;
-            let instruction = &self.module.instructions[at];
-            let Some(array) = self.module.shape(at).as_array() else { continue };
-            let elements = array.element_count().unwrap_or(0) as f64;
-            all_cycles += elements * cycles(rules, &instruction.op, array.element_type);
-            for &operand in &instruction.operands {
-                let is_elementwise = self.module.instructions[operand].op.is_elementwise();
-                if is_elementwise && members.len() < MOST_INSTRUCTIONS && !members.contains(&operand) {
-                    members.push(operand);
-                }
+    pub(super) fn is_slow_again(&self, id: InstructionId, usage: &Usage) -> bool {
+        // What moves elements is computed as often as they are, which is asked about what makes them.
+        let op = &self.module.instructions[id].op;
+        let is_computed = op.is_elementwise() || matches!(op, Op::Concatenate { .. });
+        let is_asked = usage.evaluations >= FEWEST && is_computed;
+        let Some(rules) = self.target.fusion.columns.as_ref().filter(|_| is_asked) else { return false };
+        let own = elements(self.module, id);
+        let times = usage.elements / own;
+        let bytes = self.bytes[id] as f64;
+        let stored =
+            rules.launch + 2.0 * bytes / rules.bandwidth + (times - 1.0) * rules.seconds_again(bytes);
+        (times - 1.0) * self.seconds_of_chain(id, own, rules) > stored
+    }
+
+    /// Seconds to compute so many elements of a value from what is in memory, read before.
+    fn seconds_of_chain(&self, id: InstructionId, count: f64, rules: &ColumnRules) -> f64 {
+        let position = |id| self.positions[id];
+        // The instructions whose elements are asked for, and at which indices: those of these instructions, so often.
+        let mut open: BTreeMap<u32, (InstructionId, Vec<InstructionId>)> = BTreeMap::new();
+        let mut counts: FxHashMap<InstructionId, f64> = FxHashMap::default();
+        let (mut cycles, mut read) = (0.0, 0.0);
+        counts.insert(id, count);
+        open.insert(position(id), (id, Vec::new()));
+        while let Some((_, (at, indexers))) = open.pop_last() {
+            let of = |indexer: &InstructionId| read_for(self.module, *indexer, at, counts[indexer]);
+            let n = if at == id { count } else { indexers.iter().map(of).sum() };
+            let op = &self.module.instructions[at].op;
+            if matches!(op, Op::Broadcast { .. } | Op::Iota { .. }) {
+                continue;
+            }
+            let passes = op.is_elementwise() || matches!(op, Op::Concatenate { .. });
+            if !passes || counts.len() >= MOST_INSTRUCTIONS {
+                let Some(array) = self.module.shape(at).as_array() else { continue };
+                let width = f64::from(array.element_type.byte_width());
+                read += n * width * rules.seconds_again(self.bytes[at] as f64) / self.bytes[at].max(1) as f64;
+                continue;
+            }
+            cycles += n * self.cycles_of_element(at, rules);
+            let is_pointwise = at != id && cost::is_pointwise(self.module, at);
+            let indexers = if is_pointwise { indexers } else { vec![at] };
+            counts.insert(at, n);
+            for operand in self.distinct_arrays_read(at) {
+                let (_, of) = open.entry(position(operand)).or_insert_with(|| (operand, Vec::new()));
+                indexers.iter().for_each(|&indexer| {
+                    if !of.contains(&indexer) {
+                        of.push(indexer)
+                    }
+                });
             }
         }
-        let again = rules.seconds((evaluations - 1) as f64 * all_cycles);
-        let moved = (evaluations + 1) as f64 * self.bytes[id] as f64;
-        again > rules.launch + moved / rules.bandwidth
+        rules.seconds(cycles).max(read)
     }
 }

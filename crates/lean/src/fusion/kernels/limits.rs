@@ -168,7 +168,7 @@ impl Grouper<'_> {
                     return Err(Verdict::ReadsAcross);
                 }
                 let is_slow = usage.reused && usage.feeds.is_none() && count > 1 && self.is_slow(id);
-                let is_long = self.is_slow_again(id, usage.evaluations);
+                let is_long = self.is_slow_again(id, usage);
                 if count > 1 && !rules.pad_prologue && self.is_sliced(id, usage) {
                     return Err(Verdict::Prologue(Opcode::Slice));
                 }
@@ -401,7 +401,7 @@ impl Grouper<'_> {
         match self.module.instructions[id].op {
             _ if kernel.hero.is_some_and(|(dot, _)| is_complex(self.module, dot)) => false,
             Op::Iota { .. } => self.contraction(hero).counts,
-            Op::Pad { .. } => false,
+            Op::Pad { .. } | Op::Gather(_) => false,
             Op::Transpose { .. } => strides::loads_stretches(self.module, self.users, id, &kernel.members),
             _ => true,
         }

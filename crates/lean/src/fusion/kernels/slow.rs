@@ -4,12 +4,13 @@
 //! costs more than writing and reading it in `bf16`, and less than that in `f32`. XLA's GPU compiler compares both by
 //! its model of time; [`ColumnRules`] has the numbers of this model.
 
-use memplan_ir::{ElementType, InstructionId};
+use memplan_ir::{ElementType, InstructionId, Op};
 use memplan_memory::ColumnRules;
 use memplan_rewriter::cost::CostClass;
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
+use super::kernel::elements;
 use super::{Grouper, KernelId, columns};
 
 /// Most instructions that are looked at; what takes more is not slow.
@@ -108,14 +109,28 @@ impl Grouper<'_> {
         Work { cycles, bytes }
     }
 
-    /// Cycles that an operation takes for all its elements. Numbers of `bf16` are computed as `f32`.
+    /// Cycles that an operation takes for all its elements.
     fn cycles(&self, id: InstructionId, rules: &ColumnRules) -> f64 {
+        elements(self.module, id) * self.cycles_of_element(id, rules)
+    }
+
+    /// Cycles that an operation takes for an element. Numbers of `bf16` are computed as `f32`.
+    pub(super) fn cycles_of_element(&self, id: InstructionId, rules: &ColumnRules) -> f64 {
+        let instruction = &self.module.instructions[id];
         let Some(array) = self.module.shape(id).as_array() else { return 0.0 };
         let element_type = match array.element_type {
             ElementType::Bf16 => ElementType::F32,
             other => other,
         };
-        let elements = array.element_count().unwrap_or(0) as f64;
-        elements * columns::cycles(rules, &self.module.instructions[id].op, element_type)
+        match instruction.op {
+            Op::Concatenate { dimension } => {
+                let first = self.module.shape(instruction.operands[0]).as_array();
+                let extent = first.map_or(0, |array| array.dimensions[dimension as usize]);
+                let threads = self.target.fusion.reduction_threads.max(1);
+                let is_crossed = dimension > 0 && !(extent as u64).is_multiple_of(threads);
+                if is_crossed { rules.concatenate_across } else { rules.concatenate }
+            }
+            _ => columns::cycles(rules, &instruction.op, element_type),
+        }
     }
 }
