@@ -60,6 +60,24 @@ def training(loss, optimizer, parameters, *batch):
     return step, (parameters, jax.eval_shape(optimizer.init, parameters), *batch), (0, 1)
 
 
+def training_keras(model, optimizer, error, examples, labels, measure=None):
+    """A program that is one step of a Keras model with an error, and perhaps a measure, of labels and what is predicted."""
+    optimizer.build(model.trainable_variables)
+
+    def step(trained, others, state, x, y):
+        def loss(trained):
+            predicted, after = model.stateless_call(trained, others, x, training=True)
+            return error(y, predicted), (predicted, after)
+
+        (value, (predicted, after)), gradients = jax.value_and_grad(loss, has_aux=True)(trained)
+        trained, state = optimizer.stateless_apply(state, gradients, trained)
+        return trained, after, state, value, *([measure(y, predicted)] if measure else [])
+
+    variables = [model.trainable_variables, model.non_trainable_variables, optimizer.variables]
+    shapes = [[shape(*v.shape, dtype=jnp.dtype(v.dtype)) for v in some] for some in variables]
+    return step, (*shapes, examples, labels), (0, 1, 2)
+
+
 def cross_entropy(logits, labels):
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
 

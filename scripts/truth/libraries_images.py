@@ -10,7 +10,7 @@ from flax import nnx
 from jax import lax
 
 from layers import BF16, F16, F32, shape, tokens
-from libraries import KEY, cross_entropy, initial, is_shape, program, training, updated, updated_with
+from libraries import KEY, cross_entropy, initial, is_shape, program, training, training_keras, updated, updated_with
 
 # Classes.
 
@@ -179,22 +179,14 @@ def keras_conv3d_video():
     x = layers.GlobalAveragePooling3D()(x)
     model = keras.Model(frames, layers.Dense(400, dtype='float32')(x))
     optimizer = keras.optimizers.Adam(1e-3, clipnorm=1.0)
-    optimizer.build(model.trainable_variables)
     of_logits = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def right(y, predicted):
+        return jnp.mean(predicted.argmax(-1) == y)
+
+    made = training_keras(model, optimizer, of_logits, shape(16, 16, 112, 112, 3), tokens(16), right)
     keras.config.set_dtype_policy('float32')
-
-    def step(trained, others, state, x, y):
-        def loss(trained):
-            predicted, after = model.stateless_call(trained, others, x, training=True)
-            return of_logits(y, predicted), (predicted, after)
-
-        (value, (predicted, after)), gradients = jax.value_and_grad(loss, has_aux=True)(trained)
-        trained, state = optimizer.stateless_apply(state, gradients, trained)
-        return trained, after, state, value, jnp.mean(predicted.argmax(-1) == y)
-
-    variables = [model.trainable_variables, model.non_trainable_variables, optimizer.variables]
-    shapes = [[shape(*v.shape, dtype=jnp.dtype(v.dtype)) for v in some] for some in variables]
-    return step, (*shapes, shape(16, 16, 112, 112, 3), tokens(16)), (0, 1, 2)
+    return made
 
 
 # Without labels.

@@ -11,7 +11,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from layers import BF16, F32, S8, S32, shape, tokens
-from libraries import KEY, cross_entropy, initial, is_shape, program, training, updated
+from libraries import KEY, cross_entropy, initial, is_shape, program, training, training_keras, updated
 
 
 def rms(x, gain):
@@ -514,21 +514,8 @@ def keras_text_classifier():
     x = layers.Concatenate()([layers.GlobalMaxPooling1D()(x), layers.GlobalAveragePooling1D()(x)])
     model = keras.Model(words, layers.Dense(20, activation='softmax')(layers.Dense(256, activation='relu')(x)))
     optimizer = keras.optimizers.RMSprop(1e-3, momentum=0.9, centered=True)
-    optimizer.build(model.trainable_variables)
     of_odds = keras.losses.CategoricalCrossentropy(label_smoothing=0.1)
-
-    def step(trained, others, state, x, y):
-        def loss(trained):
-            predicted, after = model.stateless_call(trained, others, x, training=True)
-            return of_odds(y, predicted), after
-
-        (value, after), gradients = jax.value_and_grad(loss, has_aux=True)(trained)
-        trained, state = optimizer.stateless_apply(state, gradients, trained)
-        return trained, after, state, value
-
-    variables = [model.trainable_variables, model.non_trainable_variables, optimizer.variables]
-    shapes = [[shape(*v.shape, dtype=jnp.dtype(v.dtype)) for v in some] for some in variables]
-    return step, (*shapes, tokens(256, 200), shape(256, 20)), (0, 1, 2)
+    return training_keras(model, optimizer, of_odds, tokens(256, 200), shape(256, 20))
 
 
 @program

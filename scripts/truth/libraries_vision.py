@@ -8,7 +8,7 @@ from flax import linen as nn
 from jax import lax
 
 from layers import BF16, F16, F32, shape, tokens
-from libraries import KEY, cross_entropy, initial, is_shape, program, training, updated, updated_with
+from libraries import KEY, cross_entropy, initial, is_shape, program, training, training_keras, updated, updated_with
 
 
 class Encoder(nn.Module):
@@ -160,21 +160,8 @@ def keras_resnet_fit():
     x = layers.Dropout(0.3, seed=3)(layers.GlobalAveragePooling2D()(x))
     model = keras.Model(images, layers.Dense(100)(x))
     optimizer = keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True)
-    optimizer.build(model.trainable_variables)
     of_logits = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-
-    def step(trained, others, state, x, y):
-        def loss(trained):
-            predicted, after = model.stateless_call(trained, others, x, training=True)
-            return of_logits(y, predicted), after
-
-        (value, after), gradients = jax.value_and_grad(loss, has_aux=True)(trained)
-        trained, state = optimizer.stateless_apply(state, gradients, trained)
-        return trained, after, state, value
-
-    variables = [model.trainable_variables, model.non_trainable_variables, optimizer.variables]
-    shapes = [[shape(*v.shape, dtype=jnp.dtype(v.dtype)) for v in some] for some in variables]
-    return step, (*shapes, shape(128, 96, 96, 3), tokens(128)), (0, 1, 2)
+    return training_keras(model, optimizer, of_logits, shape(128, 96, 96, 3), tokens(128))
 
 
 @program
