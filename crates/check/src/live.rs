@@ -239,11 +239,11 @@ impl Touches<'_, '_> {
     fn use_in_callees(&mut self, line: &Line, id: InstructionId) {
         let facts = self.facts;
         let instruction = &facts.module.instructions[id];
+        if !runs_callees(&instruction.op) {
+            return;
+        }
         let is_conditional = instruction.op == Op::Conditional;
         for (i, callee) in instruction.called.iter().copied().enumerate() {
-            if !runs_callees(&instruction.op) {
-                break;
-            }
             let computation = &facts.module.computations[callee];
             for position in facts.positions.of(computation.root) {
                 self.use_at(position, line.last(callee));

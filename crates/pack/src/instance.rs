@@ -325,20 +325,15 @@ fn merge(problem: &Problem, members: &[u32]) -> Result<Block, Error> {
         }
     }
     let fixed = fixed.map(|(_, offset)| offset);
-    let first = members.iter().map(|&member| problem.items[member as usize].lower).min().unwrap_or(0);
-    let last = members.iter().map(|&member| problem.items[member as usize].upper).max().unwrap_or(0);
-    let duration = last - first;
-    let first_duration = members
-        .iter()
-        .map(|&member| &problem.items[member as usize])
-        .min_by_key(|item| item.lower)
-        .map_or(0, |item| item.upper - item.lower);
+    let items = members.iter().map(|&member| &problem.items[member as usize]);
+    let first = items.clone().min_by_key(|item| item.lower).map_or(0..0, |item| item.lower..item.upper);
+    let last = items.map(|item| item.upper).max().unwrap_or(0);
     Ok(Block {
         lower: 0,
         upper: 0,
         size: 0,
-        duration,
-        first_duration,
+        duration: last - first.start,
+        first_duration: first.end - first.start,
         alignment,
         fixed,
         preferred,

@@ -35,14 +35,16 @@ impl Arena {
         let mut load = Load::new(storages.end);
         let mut first_items = Vec::with_capacity(temps.len());
         let mut strictest = alignment;
-        let events = events(storages, &temps, &scratch);
+        let occupied: Vec<_> = temps.iter().map(|&id| storages.occupancy(id)).collect();
+        let ranges = occupied.iter().flatten().chain(&scratch).map(|&(range, _)| range);
+        let events = events(ranges, storages.end);
         let live = |range: LiveRange| events[range.start as usize]..events[range.end as usize];
-        for &id in &temps {
+        for (&id, occupied) in temps.iter().zip(occupied) {
             let storage = &storages.all[id];
             let aligned = alignment.max(storage.alignment);
             strictest = strictest.max(aligned);
             let first = problem.items.len();
-            for (range, size) in storages.occupancy(id) {
+            for (range, size) in occupied {
                 load.add(range, size);
                 problem.push(Item::new(size.0, live(range)).aligned(aligned.bytes()));
             }
@@ -147,10 +149,9 @@ impl Arena {
 
 /// How often memory is taken or given back before each instant: the time by which XLA's heap simulator sees how long a value
 /// is live. Linear in ranges.
-fn events(storages: &Storages, temps: &[StorageId], scratch: &[(LiveRange, Bytes)]) -> Vec<u64> {
-    let mut events = vec![0; storages.end as usize + 1];
-    let of_temps = temps.iter().flat_map(|&id| storages.occupancy(id)).map(|(range, _)| range);
-    for range in of_temps.chain(scratch.iter().map(|&(range, _)| range)) {
+fn events(ranges: impl Iterator<Item = LiveRange>, end: Time) -> Vec<u64> {
+    let mut events = vec![0; end as usize + 1];
+    for range in ranges {
         events[range.start as usize + 1] += 1;
         events[range.end as usize] += 1;
     }

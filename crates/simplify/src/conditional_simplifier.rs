@@ -100,14 +100,9 @@ fn known_branch(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId
 /// The same conditional by the predicate of which its selector is made. The branch for true is then the first.
 fn by_predicate(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     let &[selector, if_false, if_true] = r.operands(id) else { return None };
-    let is_predicate = |id: InstructionId| {
-        r.shape(id).as_array().is_some_and(|array| array.element_type == ElementType::Pred)
-    };
-    if r.is_pinned(id) || !matches!(r.op(selector), Op::Convert) {
-        return None;
-    }
+    let Op::Convert = r.op(selector) else { return None };
     let predicate = r.operand(selector, 0);
-    if !is_predicate(predicate) {
+    if r.is_pinned(id) || r.array(predicate)?.element_type != ElementType::Pred {
         return None;
     }
     let (shape, mut branches) = (r.shape(id).clone(), r.get(id).called.clone());

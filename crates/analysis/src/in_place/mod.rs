@@ -180,8 +180,7 @@ impl InPlace {
             return false;
         }
         if let Op::Fusion(_) = instruction.op {
-            let uses = &self.pointwise[instruction.called[0]];
-            let Some(Some(pointwise)) = uses.get(operand) else { return false };
+            let Some(pointwise) = self.pointwise_use(instruction.called[0], operand) else { return false };
             // Results of other extents are written by loops of their own, before or after.
             let extents = |at: &ShapeIndex| {
                 module.shape(id).subshape(at).and_then(Shape::as_array).map(|array| &array.dimensions)
@@ -225,8 +224,11 @@ impl InPlace {
     ) -> bool {
         let instruction = &module.instructions[id];
         let Op::Fusion(_) = instruction.op else { return true };
-        let uses = self.pointwise[instruction.called[0]].get(operand);
-        matches!(uses, Some(Some(uses)) if uses.points.contains(output))
+        self.pointwise_use(instruction.called[0], operand).is_some_and(|uses| uses.points.contains(output))
+    }
+
+    fn pointwise_use(&self, fused: ComputationId, parameter: usize) -> Option<&PointwiseUse> {
+        self.pointwise[fused].get(parameter)?.as_ref()
     }
 }
 

@@ -88,8 +88,8 @@ const STAND_IN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/all/cmsis_nn"
 /// What tests compile with: every warning that embedded projects ask for is an error.
 const FLAGS: [&str; 5] = ["-std=c99", "-Wall", "-Wextra", "-Wconversion", "-Werror"];
 
-/// Further flags: every access is checked, and nothing is optimised, which compiles a third faster; microcontrollers' programs are.
-/// `MEMPLAN_C99_FLAGS` has others.
+/// Further flags, or those of `MEMPLAN_C99_FLAGS`: every access is checked. Nothing is optimised, which compiles a third
+/// faster; programs for microcontrollers are.
 fn checks() -> Vec<String> {
     let flags = std::env::var("MEMPLAN_C99_FLAGS");
     let flags = flags.as_deref().unwrap_or("-O0 -fsanitize=address,undefined -fno-sanitize-recover");
