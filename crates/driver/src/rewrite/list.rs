@@ -95,6 +95,8 @@ pub struct Rewrite {
     pub ways: fn(&Situation<'_>) -> Vec<AnyPass>,
     /// Which of them are tried.
     pub forms: Forms,
+    /// The form that does so many 32nds of what its strongest one does, if there is one. The search fits it to a limit.
+    pub part: Option<fn(u32) -> AnyPass>,
     /// Cleans up after it.
     pub cleanup: Pipeline,
     /// Bytes of the arrays in a program of the kind that it replaces, if only these can be saved.
@@ -155,6 +157,7 @@ impl Rewrite {
             orders: vec![FirstGuess::Text],
             ways,
             forms: Forms::Apart,
+            part: None,
             cleanup: dead_code.clone(),
             replaces: None,
         };
@@ -172,10 +175,7 @@ impl Rewrite {
                     Lever::Recompute,
                     "loop residuals",
                     "a later loop recomputes row by row what an earlier loop kept for it",
-                    |_| {
-                        let way = |products| LoopResiduals { products, ..passes::LOOP_RESIDUALS }.into();
-                        PRODUCTS.map(way).into()
-                    },
+                    residuals_recomputed,
                 )
             },
             Rewrite {
@@ -263,6 +263,7 @@ impl Rewrite {
             },
             Rewrite {
                 forms: Forms::Nested,
+                part: Some(|n| OffloadRows { thirty_seconds: n, ..OFFLOAD_SMALL_ROWS }.into()),
                 ..rewrite(
                     Lever::Offload,
                     "kept on the host",
@@ -279,6 +280,13 @@ impl Rewrite {
 fn within_loops(now: &Situation<'_>) -> Vec<AnyPass> {
     let way = KeepWithinLoops { simplifies_first: true, ..passes::KEEP_WITHIN_LOOPS };
     if now.is_partitioned { Vec::new() } else { vec![way.into()] }
+}
+
+/// Everything, as with `jax.checkpoint` around the layer, then products only: the sums of a softmax that are kept save little,
+/// and take apart what XLA computes in one kernel.
+fn residuals_recomputed(_: &Situation<'_>) -> Vec<AnyPass> {
+    let way = |products| LoopResiduals { products, ..passes::LOOP_RESIDUALS }.into();
+    [Products::All].into_iter().chain(PRODUCTS).map(way).collect()
 }
 
 /// Barriers cost a kernel for each row that is read, and save copies of whole arrays where rows have several readers.
@@ -338,14 +346,20 @@ fn updates_within_loops(now: &Situation<'_>) -> Vec<AnyPass> {
     if now.compiler.target == "cpu" { Vec::new() } else { in_place(now).map(way).collect() }
 }
 
+/// Rows of any size that is worth a transfer.
+const OFFLOAD_SMALL_ROWS: OffloadRows = OffloadRows { min_row: Bytes(4 << 10), ..passes::OFFLOAD_ROWS };
+
 /// The strongest form first: all arrays, all large ones, half of each row (the program may wait for reads), as much as the
 /// link carries during the forward half, which is a third of the products.
 fn on_the_host(now: &Situation<'_>) -> Vec<AnyPass> {
     let all = passes::OFFLOAD_ROWS;
     let hidden = OffloadRows { share_of_time: 1.0 / 3.0, ..all };
-    let small = OffloadRows { min_row: Bytes(4 << 10), ..all };
     let half = passes::OFFLOAD_HALF_ROWS;
-    if now.is_partitioned { Vec::new() } else { [small, all, half, hidden].map(AnyPass::from).into() }
+    if now.is_partitioned {
+        Vec::new()
+    } else {
+        [OFFLOAD_SMALL_ROWS, all, half, hidden].map(AnyPass::from).into()
+    }
 }
 
 fn bytes_of_scatters(module: &Module, target: &Target) -> u64 {

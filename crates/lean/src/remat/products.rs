@@ -19,6 +19,8 @@ pub enum Products {
     /// from the first, and all layers would be in memory again at once; keeping every n-th cuts the chain into segments
     /// (Chen et al. 2016).
     AllButEvery(u32),
+    /// All, and reductions, as `jax.checkpoint` does without a policy.
+    All,
     /// Any that is worth its time, including reductions. Chooses the cheapest combination if a byte kept through the
     /// peak costs this many seconds of a run of the program. If so much is recomputed that the peak only moves, every
     /// 16th of each chain is kept, then every 4th, then every second.
@@ -35,6 +37,7 @@ impl Products {
             Products::ForSecondsPerByteButEvery(price, n) if n > 3 => {
                 Some(Products::ForSecondsPerByteButEvery(price, if n > 4 { 4 } else { 2 }))
             }
+            Products::All => Some(Products::AllButEvery(16)),
             Products::AllButEvery(_) | Products::ForSecondsPerByteButEvery(..) => Some(Products::Cheap),
             Products::Cheap => Some(Products::Kept),
             Products::Kept => None,
@@ -62,7 +65,9 @@ impl Products {
             Products::AllButEvery(n) | Products::ForSecondsPerByteButEvery(_, n) => {
                 between_every(module, target, computation, n)
             }
-            Products::ForSecondsPerByte(_) => between_every(module, target, computation, u32::MAX),
+            Products::All | Products::ForSecondsPerByte(_) => {
+                between_every(module, target, computation, u32::MAX)
+            }
             Products::Kept | Products::Cheap => FxHashSet::default(),
         };
         let bytes_per_second = match self {
@@ -120,7 +125,11 @@ impl Recomputable<'_> {
             _ if !is_free => UNCUTTABLE,
             CostClass::Hero(Hero::Dot) if self.products == Products::Kept => UNCUTTABLE,
             CostClass::Hero(Hero::Dot | Hero::Convolution) if self.released.contains(&id) => at_price(),
-            CostClass::Hero(Hero::Reduction) if self.bytes_per_second.is_some() => at_price(),
+            CostClass::Hero(Hero::Reduction)
+                if self.products == Products::All || self.bytes_per_second.is_some() =>
+            {
+                at_price()
+            }
             _ if is_recomputable(module, target, id) => 0,
             _ => UNCUTTABLE,
         };
