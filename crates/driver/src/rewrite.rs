@@ -31,6 +31,9 @@ use memplan_plan_hlo::ScheduleOptions;
 
 pub use list::{Forms, Lever, NoLever, Rewrite, Situation};
 
+/// All of a form, in the units of [`Rewrite::part`].
+const WHOLE: u32 = 32;
+
 /// The goal, and how to reach it.
 #[derive(Clone, Debug)]
 pub struct RewriteOptions {
@@ -67,6 +70,8 @@ pub struct RewriteOptions {
     /// Programs are given up that take this many times the seconds that the result may take: rewrites to come hardly make
     /// up for it.
     pub reach: f64,
+    /// The most that order adds to the time of a program, as a share.
+    pub time_of_order: f64,
     /// Look for programs of every price, whatever the result will be.
     pub is_frontier: bool,
     /// Whether barriers may be added where the compiler holds back the gradients of weights.
@@ -96,6 +101,7 @@ impl Default for RewriteOptions {
             held_instructions: 24_000,
             worth_of_certainty: 0.05,
             reach: 1.25,
+            time_of_order: 0.03,
             is_frontier: false,
             order: true,
             flags: true,
@@ -219,6 +225,7 @@ pub fn rewrite_among(
     }
     let mut found = found.all();
     found.extend(search.only_in_order(&found[0])?);
+    found.extend(search.not_in_order(&found)?);
     if options.flags {
         found.extend(search.in_the_order_of_memory(&found)?);
     }
@@ -417,6 +424,24 @@ impl Search<'_> {
         Ok(Some(Attempt { module: Arc::new(module), estimated, steps }))
     }
 
+    /// The programs that would be chosen if they were a little faster, as they are without being put in order.
+    fn not_in_order(&self, found: &[Attempt]) -> Result<Vec<Attempt>, RewriteError> {
+        if !self.orders() {
+            return Ok(Vec::new());
+        }
+        let prices: Vec<Estimated> = found.iter().map(|attempt| attempt.estimated).collect();
+        let close = choice::nearly_fast_enough(&prices, self.options).into_iter();
+        let as_it_is = |i: usize| {
+            let mut attempt = found[i].clone();
+            attempt.estimated = self.price_as_it_is(Module::clone(&attempt.module))?;
+            if let Some(last) = attempt.steps.iter_mut().rfind(|step| step.is_kept) {
+                last.estimated = attempt.estimated;
+            }
+            Ok(attempt)
+        };
+        close.map(as_it_is).collect()
+    }
+
     /// Puts a rewritten program in order, for which it was priced, and adds the step, if it would be chosen rather than the
     /// same program without.
     fn put_in_order(&self, attempt: &mut Attempt, before: Estimated) -> Result<(), RewriteError> {
@@ -515,8 +540,44 @@ impl Search<'_> {
                 goes_on && n_tried < ways.len()
             });
         }
+        if let Some(part) = rewrite.part {
+            for (from, attempt) in found.iter().enumerate().skip(first) {
+                let of_attempt = priced.iter().filter(|(of, ..)| *of == from);
+                let strongest = of_attempt.map(|(.., estimated)| *estimated).min_by_key(|e| e.price.total);
+                let fitted = strongest.map(|strongest| {
+                    self.fitted(&found[0].estimated, attempt, strongest, |n| {
+                        self.candidates(attempt, rewrite, &[part(n)], threads)
+                    })
+                });
+                let fitted = fitted.transpose()?.unwrap_or_default();
+                priced.extend(fitted.into_iter().map(|(candidate, estimated)| (from, candidate, estimated)));
+            }
+        }
         priced.sort_by_key(|(from, ..)| *from);
         Ok(priced)
+    }
+
+    /// Some parts of the strongest form of a rewrite: as much of it as a limit of bytes asks for, or a limit of time allows,
+    /// if cost and savings grow evenly; each part corrects the one before it.
+    fn fitted(
+        &self,
+        before: &Estimated,
+        attempt: &Attempt,
+        strongest: Estimated,
+        form: impl Fn(u32) -> Result<Vec<Candidate>, RewriteError>,
+    ) -> Result<Vec<(Candidate, Estimated)>, RewriteError> {
+        let mut fitted = Vec::new();
+        let mut tried = (WHOLE, strongest);
+        for _ in 0..2 {
+            let (n, estimated) = tried;
+            let share = choice::share_that_fits(before, &attempt.estimated, &estimated, n, self.options);
+            let Some(n) = share.filter(|&next| next != n && (1..WHOLE).contains(&next)) else { break };
+            let Some(candidate) = form(n)?.pop() else { break };
+            let estimated = self.price(Module::clone(&candidate.module))?;
+            fitted.push((candidate, estimated));
+            tried = (n, estimated);
+        }
+        Ok(fitted)
     }
 
     /// Whether nothing more is tried on the program without any rewrite: it is large, and another one beats it.

@@ -62,6 +62,36 @@ fn most_seconds(before: &Estimated, options: &RewriteOptions) -> f64 {
     slowdown.map_or(f64::INFINITY, |share| before.price.seconds * (1.0 + share))
 }
 
+/// The programs that are smaller than the one that would be chosen, and only too slow by what their order may cost.
+pub(super) fn nearly_fast_enough(found: &[Estimated], options: &RewriteOptions) -> Vec<usize> {
+    let chosen = found[choose(found, options)].price.total;
+    let most = most_seconds(&found[0], options);
+    let is_close = |of: &Estimated| {
+        let seconds = of.price.seconds;
+        of.price.total < chosen && most < seconds && seconds <= most * (1.0 + options.time_of_order)
+    };
+    undominated(found).into_iter().filter(|&i| is_close(&found[i])).collect()
+}
+
+/// How many 32nds of a change fit the limits, if `n` of them change `now` into `after`, and others do evenly: the fewest that
+/// suffice under a limit of bytes, or the most that there is time for. `None` where there is nothing to fit.
+pub(super) fn share_that_fits(
+    before: &Estimated,
+    now: &Estimated,
+    after: &Estimated,
+    n: u32,
+    options: &RewriteOptions,
+) -> Option<u32> {
+    let part = |wanted: f64, all: f64| Some(f64::from(n) * wanted / all).filter(|part| part.is_finite());
+    if let Some(limit) = options.memory_limit.filter(|&limit| limit < now.high()) {
+        let bytes_to = |to: Bytes| now.high().0 as f64 - to.0 as f64;
+        return part(bytes_to(limit), bytes_to(after.high())).map(|part| part.ceil() as u32);
+    }
+    let spare = most_seconds(before, options) - now.price.seconds;
+    let added = after.price.seconds - now.price.seconds;
+    if added <= spare { None } else { part(spare, added).map(|part| part as u32) }
+}
+
 /// The programs to go on with, in order: the first, and of those that none other beats in both bytes and time, the one
 /// that would be chosen now, and the ones that save most beside their neighbours. In a plot of bytes and time, both by
 /// their logarithms, a program covers the area of all that it beats; one that covers little alone goes first. Programs that

@@ -11,7 +11,7 @@ use memplan_ir::{
 use memplan_rewriter::loops::{Loop, splat};
 use rustc_hash::FxHashMap;
 
-use super::{Stack, is_mark};
+use super::{Stack, WHOLE, is_mark};
 
 /// Where to cut.
 #[derive(Clone, Copy, Debug)]
@@ -25,9 +25,16 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    /// The cut in the middle of the outermost dimension that all rows have as a whole. `None` where there is no such
-    /// dimension, where shardings say how the rows are spread, and where the rows are the rest of an earlier cut.
-    pub(super) fn in_half(module: &Module, users: &Users, loops: &[Loop], stack: &Stack) -> Option<Cut> {
+    /// The cut after so many 32nds, along the outermost dimension that all rows have as a whole and that can be cut there,
+    /// or as near as the longest one can. `None` for whole rows, where there is no such dimension, where shardings say how
+    /// the rows are spread, and where the rows are the rest of an earlier cut.
+    pub(super) fn after(
+        thirty_seconds: u32,
+        module: &Module,
+        users: &Users,
+        loops: &[Loop],
+        stack: &Stack,
+    ) -> Option<Cut> {
         let is_rest = |&slice: &InstructionId| {
             let users = users.of(slice).iter().map(|&user| &module.instructions[user]);
             let mut joins = users.filter(|user| matches!(user.op, Op::Concatenate { .. }));
@@ -42,8 +49,12 @@ impl Cut {
         let rows = rows.iter().chain(&stack.slices).map(|&row| &array(module, row).dimensions);
         let rows: Vec<_> = rows.collect();
         let is_whole = |d: usize| whole[d] > 1 && rows.iter().all(|row| row[d] == whole[d]);
-        let dimension = (0..whole.len()).find(|&d| is_whole(d))?;
-        Some(Cut { dimension, first: whole[dimension] / 2, extent: whole[dimension] })
+        let whole_ones = || (0..whole.len()).filter(|&d| is_whole(d));
+        let parts = |d: usize| whole[d] * i64::from(thirty_seconds);
+        let exact = whole_ones().find(|&d| parts(d) % i64::from(WHOLE) == 0);
+        let dimension = exact.or_else(|| whole_ones().rev().max_by_key(|&d| whole[d]))?;
+        let (first, extent) = (parts(dimension) / i64::from(WHOLE), whole[dimension]);
+        (0 < first && first < extent).then_some(Cut { dimension, first, extent })
     }
 
     /// The bytes of the first part, of so many.

@@ -42,16 +42,19 @@ pub struct OffloadRows {
     pub share_of_time: f64,
     /// The fewest bytes of a row. A transfer takes some 10 µs to start, in which a link carries this many.
     pub min_row: Bytes,
-    /// Half of each row stays on the device, for programs that would wait too long for whole ones.
-    pub half_rows: bool,
+    /// How much of each row is kept on the host, for programs that would wait too long for whole ones.
+    pub thirty_seconds: u32,
 }
+
+/// All of a row, in 32nds.
+const WHOLE: u32 = 32;
 
 /// The pass with everything on the host, however long that takes.
 pub const OFFLOAD_ROWS: OffloadRows =
-    OffloadRows { share_of_time: f64::INFINITY, min_row: Bytes(1 << 20), half_rows: false };
+    OffloadRows { share_of_time: f64::INFINITY, min_row: Bytes(1 << 20), thirty_seconds: WHOLE };
 
 /// The pass with half of everything on the host.
-pub const OFFLOAD_HALF_ROWS: OffloadRows = OffloadRows { half_rows: true, ..OFFLOAD_ROWS };
+pub const OFFLOAD_HALF_ROWS: OffloadRows = OffloadRows { thirty_seconds: WHOLE / 2, ..OFFLOAD_ROWS };
 
 impl Default for OffloadRows {
     fn default() -> OffloadRows {
@@ -75,11 +78,11 @@ impl OffloadReport {
 
 impl Pass for OffloadRows {
     fn name(&self) -> &'static str {
-        if self.half_rows { "offload-half-rows" } else { "offload-rows" }
+        if self.cuts_rows() { "offload-half-rows" } else { "offload-rows" }
     }
 
     fn description(&self) -> &'static str {
-        match self.half_rows {
+        match self.cuts_rows() {
             true => "Let half of each row that a loop keeps for later loops wait in the host's memory",
             false => "Let rows that a loop keeps for later loops wait in the host's memory",
         }
@@ -97,8 +100,8 @@ impl Pass for OffloadRows {
         let mut left = self.bytes_that_fit(module, &graph, target);
         let mut chosen = Vec::new();
         for stack in stacks(module, &users, &loops) {
-            let cut = if self.half_rows { Cut::in_half(module, &users, &loops, &stack) } else { None };
-            if self.half_rows && cut.is_none() {
+            let cut = Cut::after(self.thirty_seconds, module, &users, &loops, &stack);
+            if self.cuts_rows() && cut.is_none() {
                 continue;
             }
             let bytes = |id| {
@@ -146,6 +149,10 @@ impl Pass for OffloadRows {
 }
 
 impl OffloadRows {
+    fn cuts_rows(&self) -> bool {
+        self.thirty_seconds < WHOLE
+    }
+
     /// The bytes that the link carries in the given share of the time; any number where nobody knows how fast it is.
     fn bytes_that_fit(&self, module: &Module, graph: &CallGraph, target: &Target) -> f64 {
         let machine = Machine::new(target);
