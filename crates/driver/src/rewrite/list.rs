@@ -333,10 +333,11 @@ fn in_parts(now: &Situation<'_>) -> Vec<AnyPass> {
     if now.is_partitioned { Vec::new() } else { [16, 8, 4, 2].map(way).into() }
 }
 
-/// Small arrays in blocks too, or only the widest, since every loop costs time.
+/// Small arrays in blocks too, or only the widest, or in few blocks, since every loop and every block costs time.
 fn blocks_of_rows(now: &Situation<'_>) -> Vec<AnyPass> {
     let all = passes::ROW_BLOCKS;
-    let ways = [all, RowBlocks { min_share: OneIn(8), ..all }, RowBlocks { widest_only: true, ..all }];
+    let few = RowBlocks { min_blocks: 2, max_blocks: 4, ..all };
+    let ways = [all, RowBlocks { min_share: OneIn(8), ..all }, RowBlocks { widest_only: true, ..all }, few];
     if now.is_partitioned { Vec::new() } else { ways.map(AnyPass::from).into() }
 }
 
