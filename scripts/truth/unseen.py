@@ -40,7 +40,7 @@ JAX = environment.NEWEST
 BATCHES = [  # Of files, by when their programs were written: what was seen of a batch went into rules before the next.
     ['libraries', 'libraries_vision', 'libraries_science', 'libraries_simulation', 'libraries_serving'],
     ['libraries_images', 'libraries_texts', 'libraries_physics', 'libraries_decisions'],
-    ['libraries_inference', 'libraries_methods', 'libraries_worlds'],
+    ['libraries_inference', 'libraries_methods', 'libraries_worlds', 'libraries_senses'],
 ]
 BACKENDS = ['gpu', 'cpu', 'tpu']
 LONGEST = dict(gpu=600, cpu=600, tpu=300)  # seconds of a processor of one compilation
