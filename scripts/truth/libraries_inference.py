@@ -412,7 +412,8 @@ def hybrid_state_decode():
 
     class Attention(nnx.Module):
         def __init__(self, rngs):
-            of = lambda a, b: nnx.LinearGeneral(a, b, axis=(-2, -1) if isinstance(a, tuple) else -1, rngs=rngs, param_dtype=BF16, dtype=BF16)
+            options = dict(rngs=rngs, param_dtype=BF16, dtype=BF16)
+            of = lambda a, b: nnx.LinearGeneral(a, b, axis=(-2, -1) if isinstance(a, tuple) else -1, **options)
             self.norm = nnx.RMSNorm(width, rngs=rngs, dtype=BF16)
             self.q, self.k, self.v, self.o = of(width, (16, 64)), of(width, (4, 64)), of(width, (4, 64)), of((16, 64), width)
 

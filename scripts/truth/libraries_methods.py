@@ -719,7 +719,8 @@ def megabyte_patches():
         def __call__(self, x):
             h = hk.LayerNorm(-1, True, True)(x)
             mask = jnp.tril(jnp.ones((1, 1, x.shape[1], x.shape[1])))
-            x = x + hk.MultiHeadAttention(self.heads, self.width // self.heads, w_init=hk.initializers.VarianceScaling(1.0))(h, h, h, mask=mask)
+            start = hk.initializers.VarianceScaling(1.0)
+            x = x + hk.MultiHeadAttention(self.heads, self.width // self.heads, w_init=start)(h, h, h, mask=mask)
             h = hk.LayerNorm(-1, True, True)(x)
             return x + hk.Linear(self.width)(jax.nn.gelu(hk.Linear(4 * self.width)(h)))
 
@@ -741,7 +742,8 @@ def megabyte_patches():
     def loss(p, text):
         return cross_entropy(model.apply(p, text), text).mean() / jnp.log(2)
 
-    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam(b2=0.95), optax.add_decayed_weights(0.1), optax.scale(-3e-4))
+    adam = optax.scale_by_adam(b2=0.95), optax.add_decayed_weights(0.1), optax.scale(-3e-4)
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), *adam)
 
     def step(p, state, text):
         return updated(optimizer, lambda p: loss(p, text), p, state)

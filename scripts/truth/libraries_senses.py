@@ -259,7 +259,8 @@ def linen_deformable_detr():
                 x = nn.relu(nn.GroupNorm(16)(nn.Conv(size, (3, 3), 2)(x)))
                 x = nn.relu(x + nn.GroupNorm(16)(nn.Conv(size, (3, 3))(x)))
                 maps += [nn.Dense(width)(x)] if i > 1 else []
-            grids = [jnp.stack(jnp.meshgrid((jnp.arange(m.shape[2]) + 0.5) / m.shape[2], (jnp.arange(m.shape[1]) + 0.5) / m.shape[1]), -1) for m in maps]
+            middles = lambda n: (jnp.arange(n) + 0.5) / n
+            grids = [jnp.stack(jnp.meshgrid(middles(m.shape[2]), middles(m.shape[1])), -1) for m in maps]
             where = jnp.concatenate([g.reshape(-1, 2) for g in grids])
             flat = jnp.concatenate([m.reshape(batch, -1, width) for m in maps], 1)
             sizes = [m.shape[1:3] for m in maps]
@@ -464,7 +465,8 @@ def ct_total_variation():
             smooth = jnp.sum(jnp.sqrt(a**2 + b**2 + 1e-6))
             return 0.5 * jnp.sum((projected(x, theta) - sinogram) ** 2) / side + weight * smooth
 
-        solver = jaxopt.ProjectedGradient(loss, jaxopt.projection.projection_non_negative, stepsize=1e-3, maxiter=15, acceleration=True, implicit_diff=False)
+        positive = jaxopt.projection.projection_non_negative
+        solver = jaxopt.ProjectedGradient(loss, positive, stepsize=1e-3, maxiter=15, implicit_diff=False)
         found = solver.run(x)
         return found.params, found.state.error
 

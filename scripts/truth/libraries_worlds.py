@@ -9,7 +9,7 @@ from flax import linen as nn
 from flax import nnx
 from jax import lax
 
-from layers import BF16, F32, S8, S32, U8, shape, tokens
+from layers import F32, S8, S32, U8, shape, tokens
 from libraries import KEY, cross_entropy, initial, is_shape, program, training, updated
 
 # Physics.
@@ -425,12 +425,13 @@ def blackjax_tempered_smc():
             each = -0.5 * jnp.sum(far**2, -1) - jnp.sum(z['log'], -1) + jax.nn.log_softmax(z['share'])
             return jnp.sum(jax.nn.logsumexp(each, -1))
 
+        masses = jnp.ones((1, parts * (2 * axes + 1)))
         kernel = blackjax.tempered_smc(
             prior,
             likelihood,
             blackjax.hmc.build_kernel(),
             blackjax.hmc.init,
-            dict(step_size=jnp.full(1, 1e-2), inverse_mass_matrix=jnp.ones((1, parts * (2 * axes + 1))), num_integration_steps=jnp.full(1, 5)),
+            dict(step_size=jnp.full(1, 1e-2), inverse_mass_matrix=masses, num_integration_steps=jnp.full(1, 5)),
             resampling.systematic,
             num_mcmc_steps=3,
         )
@@ -536,7 +537,8 @@ def bootstrap_quantiles():
             ranks = ranks - ranks.mean(0)
             related = ranks.T @ ranks
             scale = jnp.sqrt(jnp.diag(related))
-            return jnp.quantile(x, jnp.array([0.05, 0.5, 0.95]), axis=0), ordered[rows // 10 : -rows // 10].mean(0), related / scale / scale[:, None]
+            middle = ordered[rows // 10 : -rows // 10].mean(0)
+            return jnp.quantile(x, jnp.array([0.05, 0.5, 0.95]), axis=0), middle, related / scale / scale[:, None]
 
         found = lax.map(once, jax.random.split(key, draws), batch_size=50)
         return jax.tree.map(lambda a: (a.mean(0), jnp.quantile(a, jnp.array([0.025, 0.975]), axis=0)), found)
@@ -1096,5 +1098,6 @@ def qmix_agents():
         p, opt, value = updated(optimizer, loss, p, opt)
         return p, opt, optax.incremental_update(p, target, 0.01), value
 
-    data = x, s, tokens(time, episodes, agents), shape(time + 1, episodes, agents, actions, dtype=jnp.bool_), shape(time, episodes), shape(time, episodes)
+    of_step = shape(time, episodes)
+    data = x, s, tokens(time, episodes, agents), shape(time + 1, episodes, agents, actions, dtype=jnp.bool_), of_step, of_step
     return step, (p, p, jax.eval_shape(optimizer.init, p), *data), (0, 1, 2)
