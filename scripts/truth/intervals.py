@@ -49,7 +49,7 @@ def bounds(residuals, backend):
 
 @functools.cache
 def unseen(backend):
-    """Kinds and ratios of first estimates. libtpu was not asked about these programs, so its are those of the GPU."""
+    """Kinds and ratios of first estimates. libtpu was asked about few of these programs, so its are those of the GPU."""
     with open(pathlib.Path(__file__).with_name('unseen.tsv'), newline='') as file:
         rows = list(csv.DictReader(file, delimiter='\t'))
     asked = 'gpu' if backend == 'tpu' else backend

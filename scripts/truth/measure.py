@@ -127,7 +127,7 @@ def in_child(work, longest=LONGEST):
             answer.flush()
             os._exit(0)
         try:
-            error = watch(child)
+            error = watch(child, longest)
         except BaseException:  # This process is being ended.
             os.killpg(child, signal.SIGKILL)
             raise
@@ -137,7 +137,7 @@ def in_child(work, longest=LONGEST):
         return json.load(answer)
 
 
-def watch(child):
+def watch(child, longest):
     """Waits for a process, and says why it was ended if it was."""
     start, why = time.time(), None
     while True:
@@ -154,7 +154,7 @@ def watch(child):
     if why or status == 0:
         return why
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL):
-        return f'took more than {LONGEST} s of a processor'
+        return f'took more than {longest} s of a processor'
     return f'ended with status {status}'
 
 
