@@ -72,6 +72,9 @@ pub struct RewriteOptions {
     pub reach: f64,
     /// The most that order adds to the time of a program, as a share.
     pub time_of_order: f64,
+    /// The share of time that order is worth by itself: without barriers, the compiler may choose another order than the one
+    /// that was estimated.
+    pub worth_of_order: f64,
     /// Look for programs of every price, whatever the result will be.
     pub is_frontier: bool,
     /// Whether barriers may be added where the compiler holds back the gradients of weights.
@@ -102,6 +105,7 @@ impl Default for RewriteOptions {
             worth_of_certainty: 0.05,
             reach: 1.25,
             time_of_order: 0.03,
+            worth_of_order: 0.01,
             is_frontier: false,
             order: true,
             flags: true,
@@ -442,8 +446,7 @@ impl Search<'_> {
         close.map(as_it_is).collect()
     }
 
-    /// Puts a rewritten program in order, for which it was priced, and adds the step, if it would be chosen rather than the
-    /// same program without.
+    /// Puts a rewritten program in order, and adds the step, if that is better than the same program without.
     fn put_in_order(&self, attempt: &mut Attempt, before: Estimated) -> Result<(), RewriteError> {
         if !self.orders() {
             return Ok(());
@@ -456,10 +459,10 @@ impl Search<'_> {
         if !self.order(&mut module)? {
             return Ok(());
         }
-        let ordered = attempt.steps[last].estimated;
+        let ordered = self.price_as_it_is(module.clone())?;
         let as_it_is = self.price_as_it_is(Module::clone(&attempt.module))?;
         attempt.steps[last].estimated = as_it_is;
-        if choice::choose(&[before, as_it_is, ordered], self.options) == 2 {
+        if choice::is_better_in_order(before, as_it_is, ordered, self.options) {
             attempt.module = Arc::new(module);
             attempt.steps.insert(last + 1, in_order(ordered));
         }

@@ -62,6 +62,19 @@ fn most_seconds(before: &Estimated, options: &RewriteOptions) -> f64 {
     slowdown.map_or(f64::INFINITY, |share| before.price.seconds * (1.0 + share))
 }
 
+/// Whether a rewritten program is chosen in order rather than as it is, or is as good and hardly slower.
+pub(super) fn is_better_in_order(
+    before: Estimated,
+    as_it_is: Estimated,
+    ordered: Estimated,
+    options: &RewriteOptions,
+) -> bool {
+    let most_seconds = as_it_is.price.seconds * (1.0 + options.worth_of_order);
+    let is_as_good = ordered.price.total <= as_it_is.price.total && ordered.price.seconds <= most_seconds;
+    let chosen_of = |others: &[Estimated]| choose(&[&[before], others].concat(), options);
+    chosen_of(&[as_it_is, ordered]) == 2 || is_as_good && chosen_of(&[ordered]) == 1
+}
+
 /// The programs that are smaller than the one that would be chosen, and only too slow by what their order may cost.
 pub(super) fn nearly_fast_enough(found: &[Estimated], options: &RewriteOptions) -> Vec<usize> {
     let chosen = found[choose(found, options)].price.total;
