@@ -4,6 +4,7 @@
 //! before their use, operands are rearranged to suit a library. The passes have XLA's names. A compiler's file lists
 //! the passes that it runs; some have a table of options there, which only the pass itself parses.
 
+mod batched_gather_scatter_normalizer;
 mod bfloat16_propagation;
 mod broadcast_rematerializer;
 mod change_op_data_type;
@@ -53,6 +54,7 @@ mod triangular_solve_layouts;
 mod widen_for_each_reader;
 mod workspace;
 
+pub use batched_gather_scatter_normalizer::BATCHED_GATHER_SCATTER_NORMALIZER;
 pub use bfloat16_propagation::BFLOAT16_PROPAGATION;
 pub use broadcast_rematerializer::{
     BROADCAST_REMATERIALIZER, BroadcastRematerializer, BroadcastRematerializerRules,
