@@ -8,14 +8,16 @@ use memplan_xla::{
 use serde::de::DeserializeOwned;
 
 use crate::{
-    ALL, AnyPass, BROADCAST_REMATERIALIZER, COLLECTIVE_COMBINER, CONDITIONAL_SIMPLIFIER, COPY_INSERTION,
-    CollectiveCombiner, ConditionalSimplifier, CopyInsertion, DOT_MERGER, DOT_STRENGTH_REDUCTION,
-    FLOAT_NORMALIZATION, FOREIGN, GEMM_WORKSPACE, INSTRUCTION_FUSION, LIBRARY_FUSION, Pass, Pipeline,
-    SPLITK_REWRITER, STABLE_SORT_EXPANDER, TOPK_DECOMPOSER, WHILE_SIMPLIFIER, WhileSimplifier, find,
+    ALGEBRAIC_SIMPLIFIER, ALL, AlgebraicSimplifier, AnyPass, BROADCAST_REMATERIALIZER, COLLECTIVE_COMBINER,
+    CONDITIONAL_SIMPLIFIER, COPY_INSERTION, CollectiveCombiner, ConditionalSimplifier, CopyInsertion,
+    DOT_MERGER, DOT_STRENGTH_REDUCTION, FLOAT_NORMALIZATION, FOREIGN, GEMM_WORKSPACE, INSTRUCTION_FUSION,
+    LIBRARY_FUSION, Pass, Pipeline, SPLITK_REWRITER, STABLE_SORT_EXPANDER, TOPK_DECOMPOSER, WHILE_SIMPLIFIER,
+    WhileSimplifier, find,
 };
 
 /// The passes with options in such files, each with its parser.
 const WITH_OPTIONS: &[(&dyn Pass, Read)] = &[
+    (&ALGEBRAIC_SIMPLIFIER, read::<AlgebraicSimplifier>),
     (&BROADCAST_REMATERIALIZER, read::<BroadcastRematerializer>),
     (&COLLECTIVE_COMBINER, read::<CollectiveCombiner>),
     (&CONDITIONAL_SIMPLIFIER, read::<ConditionalSimplifier>),

@@ -16,7 +16,7 @@ mod unshare_splats;
 mod while_invariant_code_motion;
 mod while_simplifier;
 
-pub use algebraic::ALGEBRAIC_SIMPLIFIER;
+pub use algebraic::{ALGEBRAIC_SIMPLIFIER, AlgebraicSimplifier};
 pub use bitcast_expander::BITCAST_EXPANDER;
 pub use conditional_simplifier::{CONDITIONAL_SIMPLIFIER, ConditionalSimplifier};
 pub use constant_folding::{CONSTANT_FOLDING, ConstantFolding};

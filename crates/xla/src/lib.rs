@@ -4,6 +4,7 @@
 //! before their use, operands are rearranged to suit a library. The passes have XLA's names. A compiler's file lists
 //! the passes that it runs; some have a table of options there, which only the pass itself parses.
 
+mod batched_gather_scatter_normalizer;
 mod bfloat16_propagation;
 mod broadcast_rematerializer;
 mod change_op_data_type;
@@ -17,6 +18,7 @@ mod divisor_reciprocal;
 mod dot_decomposer;
 mod dot_merger;
 mod dot_strength_reduction;
+mod fft_expander;
 mod float_normalization;
 mod fusions;
 mod gather_simplifier;
@@ -53,6 +55,7 @@ mod triangular_solve_layouts;
 mod widen_for_each_reader;
 mod workspace;
 
+pub use batched_gather_scatter_normalizer::BATCHED_GATHER_SCATTER_NORMALIZER;
 pub use bfloat16_propagation::BFLOAT16_PROPAGATION;
 pub use broadcast_rematerializer::{
     BROADCAST_REMATERIALIZER, BroadcastRematerializer, BroadcastRematerializerRules,
@@ -68,6 +71,7 @@ pub use divisor_reciprocal::DIVISOR_RECIPROCAL;
 pub use dot_decomposer::{DOT_DECOMPOSER, MATRIX_VECTOR_PRODUCTS, TRANSPOSE_FOLDING};
 pub use dot_merger::{DOT_MERGER, DotMerger, DotMergerRules};
 pub use dot_strength_reduction::{DOT_STRENGTH_REDUCTION, DotStrengthReduction, DotStrengthReductionRules};
+pub use fft_expander::FFT_EXPANDER;
 pub use float_normalization::{FLOAT_NORMALIZATION, FloatNormalization};
 pub use gather_simplifier::GATHER_SIMPLIFIER;
 pub use gemm_workspace::{GEMM_WORKSPACE, GemmWorkspace, GemmWorkspaceRules};

@@ -7,12 +7,13 @@
 //!
 //! `x` is then read by one kernel, so that it need not be stored. The same for the smallest element.
 //!
-//! Left alone: reductions before the search, and searches that do not return NaN where there is one, as maxima do. *Changed*
-//! means that a reduction is gone.
+//! A search that comes later is made before the reduction, if it does not follow from it.
+//!
+//! Left alone: searches that do not return NaN where there is one, as maxima do. *Changed* means that a reduction is gone.
 
 use memplan_ir::{BinaryOp, ComparisonDirection, ComputationId, InstructionId, Module, Op, Users};
 use memplan_rewriter::{Context, PassError, PassFn, Rewriter, plain_combiner};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The pass.
 pub const REDUCE_OF_ARG_REDUCE: PassFn = PassFn {
@@ -23,18 +24,53 @@ pub const REDUCE_OF_ARG_REDUCE: PassFn = PassFn {
 
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     let users = Users::new(module);
-    let lists = module.computations.values().flat_map(|computation| computation.instructions.iter().copied());
-    let positions: FxHashMap<InstructionId, usize> = lists.zip(0..).collect();
+    let mut searches = FxHashMap::default();
+    let rewriter = Rewriter::new(module);
+    for computation in rewriter.module().computations.values() {
+        searches.extend(
+            computation.instructions.iter().filter_map(|&id| Some((id, search(&rewriter, &users, id)?))),
+        );
+    }
+    drop(rewriter);
+    let computations: Vec<ComputationId> = module.computations.keys().collect();
+    for &computation in &computations {
+        for id in module.computations[computation].instructions.clone() {
+            if searches.get(&id).is_some_and(|&search| !precede(module, computation, search, id)) {
+                searches.remove(&id);
+            }
+        }
+    }
     let mut rewriter = Rewriter::new(module);
     rewriter.sweep(|r, id| {
-        let before = positions.get(&id)?;
-        let is_before =
-            |other: InstructionId| positions.get(&other).is_some_and(|position| position < before);
-        let search = search(r, &users, id).filter(|&search| is_before(search))?;
+        let &search = searches.get(&id)?;
         let shape = r.shape(id).clone();
         Some(r.emit(Op::GetTupleElement { index: 0 }, [search], shape))
     });
     Ok(rewriter.finish())
+}
+
+/// Puts an instruction before another in the list of their computation, with what it needs. Returns whether it is there: it
+/// is not if it follows from the other one.
+fn precede(module: &mut Module, computation: ComputationId, id: InstructionId, other: InstructionId) -> bool {
+    let list = &module.computations[computation].instructions;
+    let Some(from) = list.iter().position(|&at| at == other) else { return false };
+    let Some(to) = list.iter().position(|&at| at == id) else { return false };
+    if to < from {
+        return true;
+    }
+    let mut needed = FxHashSet::from_iter([id]);
+    for &at in list[from..=to].iter().rev() {
+        if needed.contains(&at) {
+            let instruction = &module.instructions[at];
+            needed.extend(instruction.operands.iter().chain(&instruction.control_predecessors));
+        }
+    }
+    if needed.contains(&other) {
+        return false;
+    }
+    let list = &mut module.computations[computation].instructions;
+    list[from..=to].sort_by_key(|at| !needed.contains(at));
+    true
 }
 
 /// The reduction that finds the position of the result of a maximum or minimum.

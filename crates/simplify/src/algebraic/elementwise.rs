@@ -12,10 +12,11 @@
 //! This way a broadcast computes less. A reshape costs nothing in either place; further down it meets other reshapes,
 //! so that computations with and without extra dimensions become equal.
 
-use memplan_ir::{Dimensions, InstructionId, Op, Shape};
+use memplan_ir::{Dimensions, InstructionId, Module, Op, Shape, Users};
 use memplan_rewriter::Rewriter;
+use rustc_hash::FxHashSet;
 
-use super::factors::without_ones;
+use super::factors::{same_but_for_ones, without_ones};
 
 /// Whether an elementwise operation computes the same before as behind a broadcast or reshape. A copy is wanted as a copy,
 /// and the machine decides how random bits round.
@@ -53,13 +54,20 @@ pub(super) fn of_broadcasts(r: &mut Rewriter<'_>, id: InstructionId) -> Option<I
 }
 
 /// An elementwise operation whose operands are all reshaped, or the same everywhere. It is computed on the extents from
-/// which all are reshaped, or else without dimensions of extent one.
-pub(super) fn of_reshapes(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
+/// which all are reshaped, or else without dimensions of extent one. `moved` restricts the reshapes that others read, too.
+pub(super) fn of_reshapes(
+    r: &mut Rewriter<'_>,
+    id: InstructionId,
+    moved: Option<&FxHashSet<InstructionId>>,
+) -> Option<InstructionId> {
     let reshape = *r.operands(id).iter().find(|&&x| matches!(r.op(x), Op::Reshape { .. }))?;
     if !may_move(r.op(id)) || r.array(id)?.element_count() == Some(0) {
         return None;
     }
     let operands = r.operands(id).to_vec();
+    if moved.is_some_and(|moved| operands.iter().any(|&x| stays_for_others(r, x, &operands, moved))) {
+        return None;
+    }
     let mut sources = Vec::with_capacity(operands.len());
     for &operand in &operands {
         sources.push(match r.op(operand) {
@@ -84,6 +92,58 @@ pub(super) fn of_reshapes(r: &mut Rewriter<'_>, id: InstructionId) -> Option<Ins
     let sources: Vec<_> = sources.into_iter().map(|source| source.over(r, &extents)).collect();
     let result = r.emit(op, sources, Shape::array(element_type, extents));
     Some(r.emit(Op::Reshape { inferred_dimension: None }, [result], shape))
+}
+
+/// The reshapes that XLA's `ReshapeMover` moves: all that read one are elementwise and read nothing but such reshapes from the
+/// same extents, or the same number everywhere.
+pub(super) fn moved_by_xla(module: &Module) -> FxHashSet<InstructionId> {
+    let users = Users::new(module);
+    let op = |id: InstructionId| &module.instructions[id].op;
+    let extents = |id: InstructionId| module.shape(id).as_array().map(|array| &array.dimensions);
+    let from = |id: InstructionId| extents(module.instructions[id].operands[0]);
+    let reshapes = |id: InstructionId| {
+        let operands = module.instructions[id].operands.iter().copied();
+        operands.filter(|&operand| matches!(op(operand), Op::Reshape { .. }))
+    };
+    let may_follow = |id: InstructionId| {
+        let first = reshapes(id).next();
+        let is_movable = |&operand: &InstructionId| match op(operand) {
+            Op::Reshape { .. } => from(operand) == first.and_then(from),
+            op => op.repeats_scalar() || extents(operand).is_some_and(|extents| extents.is_empty()),
+        };
+        first.is_some() && may_move(op(id)) && module.instructions[id].operands.iter().all(is_movable)
+    };
+    let all =
+        || module.computations.values().flat_map(|computation| computation.instructions.iter().copied());
+    let mut stays: FxHashSet<InstructionId> = all().filter(|&id| !may_follow(id)).collect();
+    let mut moved: FxHashSet<InstructionId> =
+        all().filter(|&id| matches!(op(id), Op::Reshape { .. })).collect();
+    let mut open: Vec<InstructionId> = stays.iter().copied().collect();
+    while let Some(id) = open.pop() {
+        for reshape in reshapes(id) {
+            if moved.remove(&reshape) {
+                open.extend(users.of(reshape).iter().copied().filter(|&user| stays.insert(user)));
+            }
+        }
+    }
+    moved
+}
+
+/// Whether a reshape mixes dimensions, and others than these operands of one instruction are the reason that it stays.
+fn stays_for_others(
+    r: &Rewriter<'_>,
+    id: InstructionId,
+    operands: &[InstructionId],
+    moved: &FxHashSet<InstructionId>,
+) -> bool {
+    let here = operands.iter().filter(|&&operand| operand == id).count();
+    let mixes = |from, to| !same_but_for_ones(from, to);
+    matches!(r.op(id), Op::Reshape { .. })
+        && r.uses(id) as usize > here
+        && !moved.contains(&id)
+        && r.array(id)
+            .zip(r.array(r.operand(id, 0)))
+            .is_some_and(|(to, from)| mixes(&from.dimensions, &to.dimensions))
 }
 
 enum Source {

@@ -41,6 +41,21 @@ pub(super) fn not_compare(
     Some(r.emit(Op::Compare { direction: complement(direction), comparison_type }, [a, b], shape))
 }
 
+/// A product with a predicate that was converted to numbers is a selection.
+pub(super) fn multiply_by_predicate(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
+    let [a, b] = [r.operand(id, 0), r.operand(id, 1)];
+    let predicate = |x: InstructionId| {
+        let is_converted = *r.op(x) == Op::Convert;
+        let of = is_converted.then(|| r.operand(x, 0))?;
+        (r.element_type(of) == Some(ElementType::Pred)).then_some(of)
+    };
+    let (on_true, predicate) = predicate(b).map(|of| (a, of)).or_else(|| Some((b, predicate(a)?)))?;
+    let (element_type, dimensions) = (r.element_type(id)?, r.dimensions(id)?);
+    let on_false = r.splat_array(Scalar::integer(element_type, 0), &dimensions);
+    let shape = r.shape(id).clone();
+    Some(r.emit(Op::Select, [predicate, on_true, on_false], shape))
+}
+
 /// A selection with a known predicate, or between equal things.
 pub(super) fn select(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     let [predicate, on_true, on_false] = [0, 1, 2].map(|i| r.operand(id, i));

@@ -33,27 +33,57 @@ mod movement;
 mod reduction;
 mod slicing;
 
-use memplan_ir::{InstructionId, Module, Op, Scalar};
-use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
+use memplan_ir::{BinaryOp, InstructionId, Module, Op, Scalar};
+use memplan_rewriter::{Context, Outcome, Pass, PassError, Rewriter};
+use rustc_hash::FxHashSet;
+use serde::Deserialize;
 
 /// Replaces instructions by simpler ones.
-pub const ALGEBRAIC_SIMPLIFIER: PassFn = PassFn {
-    name: "algebraic-simplifier",
-    description: "replace instructions by simpler ones with the same value",
-    run,
-};
-
-fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    let mut rewriter = Rewriter::new(module);
-    if rewriter.is_layout_sensitive() {
-        return Ok(false);
-    }
-    rewriter.sweep(simplify);
-    Ok(rewriter.finish())
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AlgebraicSimplifier {
+    /// Whether to decide as XLA's simplifier does where memplan decides otherwise. It leaves elementwise operations behind a
+    /// reshape that others read too, and reductions behind one that changes dimensions that they keep. It reduces the pieces
+    /// of a concatenation one by one, also if somebody else reads the whole, and it selects by a predicate instead of
+    /// multiplying by it, also where that turns NaN into zero.
+    pub as_xla: bool,
 }
 
-/// The simpler replacement of an instruction, if there is one.
-fn simplify(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
+/// The pass as `compile` runs it.
+pub const ALGEBRAIC_SIMPLIFIER: AlgebraicSimplifier = AlgebraicSimplifier { as_xla: false };
+
+impl Default for AlgebraicSimplifier {
+    fn default() -> AlgebraicSimplifier {
+        ALGEBRAIC_SIMPLIFIER
+    }
+}
+
+impl Pass for AlgebraicSimplifier {
+    fn name(&self) -> &'static str {
+        "algebraic-simplifier"
+    }
+
+    fn description(&self) -> &'static str {
+        "replace instructions by simpler ones with the same value"
+    }
+
+    fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
+        let mut rewriter = Rewriter::new(module);
+        if rewriter.is_layout_sensitive() {
+            return Ok(false.into());
+        }
+        let moved = self.as_xla.then(|| elementwise::moved_by_xla(rewriter.module()));
+        rewriter.sweep(|r, id| simplify(r, id, moved.as_ref()));
+        Ok(rewriter.finish().into())
+    }
+}
+
+/// The simpler replacement of an instruction, if there is one. For XLA's simplifier, the reshapes that it moves.
+fn simplify(
+    r: &mut Rewriter<'_>,
+    id: InstructionId,
+    moved: Option<&FxHashSet<InstructionId>>,
+) -> Option<InstructionId> {
     if r.is_pinned(id) {
         return None;
     }
@@ -73,6 +103,9 @@ fn simplify(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     }
     let simplified = match r.op(id) {
         Op::Unary(op) => arithmetic::unary(r, id, *op),
+        Op::Binary(BinaryOp::Multiply) if moved.is_some() => {
+            logic::multiply_by_predicate(r, id).or_else(|| arithmetic::binary(r, id, BinaryOp::Multiply))
+        }
         Op::Binary(op) => arithmetic::binary(r, id, *op),
         Op::Compare { .. } => logic::compare(r, id),
         Op::Select => logic::select(r, id),
@@ -95,13 +128,15 @@ fn simplify(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
         Op::DynamicSlice { .. } => indexing::dynamic_slice(r, id),
         Op::DynamicUpdateSlice => indexing::dynamic_update_slice(r, id),
         Op::Gather(_) => indexing::gather(r, id),
-        Op::Reduce { .. } => reduction::reduce(r, id),
+        Op::Reduce { .. } => reduction::reduce(r, id, moved.is_some()),
         Op::ReduceWindow(_) => reduction::reduce_window(r, id),
         Op::Dot(_) => contraction::dot(r, id),
         Op::Convolution(_) => convolution::convolution(r, id),
         _ => None,
     };
-    simplified.or_else(|| elementwise::of_broadcasts(r, id)).or_else(|| elementwise::of_reshapes(r, id))
+    simplified
+        .or_else(|| elementwise::of_broadcasts(r, id))
+        .or_else(|| elementwise::of_reshapes(r, id, moved))
 }
 
 /// An array without elements: any value will do.

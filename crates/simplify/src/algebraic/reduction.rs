@@ -6,7 +6,7 @@ use memplan_ir::{
 };
 use memplan_rewriter::Rewriter;
 
-use super::factors::{groups, is_increasing};
+use super::factors::{groups, is_increasing, same_but_for_ones};
 
 /// A reduction of one array: the parts that every rule needs.
 struct Reduction {
@@ -22,7 +22,7 @@ struct Reduction {
 }
 
 /// A reduction of nothing much, or of an array that could be reduced before it is moved or repeated.
-pub(super) fn reduce(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
+pub(super) fn reduce(r: &mut Rewriter<'_>, id: InstructionId, as_xla: bool) -> Option<InstructionId> {
     let reduction = reduction(r, id)?;
     let from = r.dimensions(reduction.x)?;
     if reduction.dimensions.iter().any(|&d| from[d as usize] == 0) {
@@ -35,11 +35,30 @@ pub(super) fn reduce(r: &mut Rewriter<'_>, id: InstructionId) -> Option<Instruct
     match r.op(reduction.x).clone() {
         Op::Broadcast { dimensions } => reduce_broadcast(r, &reduction, &dimensions),
         Op::Transpose { .. } => r.reduced_before_transpose(id),
-        Op::Reshape { .. } => reduce_reshape(r, &reduction),
+        Op::Reshape { .. } => reduce_reshape(r, &reduction, as_xla),
         Op::Reduce { .. } => reduce_reduce(r, &reduction),
         Op::Pad { dimensions } => reduce_pad(r, &reduction, &dimensions),
+        Op::Concatenate { dimension } if as_xla => reduce_concatenate(r, &reduction, dimension),
         _ => None,
     }
+}
+
+/// Pieces that are reduced along the dimension in which they are joined can be reduced alone.
+fn reduce_concatenate(r: &mut Rewriter<'_>, reduction: &Reduction, dimension: i64) -> Option<InstructionId> {
+    if !reduction.is_neutral || !reduction.dimensions.contains(&dimension) {
+        return None;
+    }
+    let shape = r.shape(reduction.id).clone();
+    let pieces = r.operands(reduction.x).to_vec();
+    let mut parts =
+        pieces.into_iter().map(|piece| (piece, Op::Reduce { dimensions: reduction.dimensions.clone() }));
+    let (piece, op) = parts.next()?;
+    let mut result = r.emit_call(op, [piece, reduction.init], [reduction.reducer], shape.clone());
+    for (piece, op) in parts {
+        let part = r.emit_call(op, [piece, reduction.init], [reduction.reducer], shape.clone());
+        result = r.emit(Op::Binary(reduction.op), [result, part], shape.clone());
+    }
+    Some(result)
 }
 
 fn reduction(r: &Rewriter<'_>, id: InstructionId) -> Option<Reduction> {
@@ -141,19 +160,21 @@ fn reduce_broadcast(r: &mut Rewriter<'_>, reduction: &Reduction, map: &[i64]) ->
 }
 
 /// Groups of dimensions that are reduced as a whole can be reduced before they are reshaped.
-fn reduce_reshape(r: &mut Rewriter<'_>, reduction: &Reduction) -> Option<InstructionId> {
+fn reduce_reshape(r: &mut Rewriter<'_>, reduction: &Reduction, as_xla: bool) -> Option<InstructionId> {
     let source = r.operand(reduction.x, 0);
     let (from, middle) = (r.dimensions(source)?, r.dimensions(reduction.x)?);
     let mut dimensions = Dimensions::new();
     for group in groups(&from, &middle)? {
         let mut is_reduced =
-            group.to.filter(|&d| middle[d] != 1).map(|d| reduction.dimensions.contains(&(d as i64)));
+            group.to.clone().filter(|&d| middle[d] != 1).map(|d| reduction.dimensions.contains(&(d as i64)));
         let first = is_reduced.next();
         if is_reduced.any(|reduced| Some(reduced) != first) {
             return None;
         }
         if first == Some(true) {
             dimensions.extend(group.from.map(|d| d as i64));
+        } else if as_xla && !same_but_for_ones(&from[group.from], &middle[group.to]) {
+            return None;
         }
     }
     let kept = (0..from.len()).filter(|&d| !dimensions.contains(&(d as i64))).map(|d| from[d]);
