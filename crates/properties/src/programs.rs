@@ -187,7 +187,7 @@ fn small_blocks(now: &Situation<'_>) -> Vec<AnyPass> {
 
 fn small_rows(now: &Situation<'_>) -> Vec<AnyPass> {
     let all = OffloadRows { min_row: Bytes(4), ..passes::OFFLOAD_ROWS };
-    let ways = [all, OffloadRows { thirty_seconds: 16, ..all }];
+    let ways = [all, OffloadRows { parts_of_32: 16, ..all }];
     if now.is_partitioned { Vec::new() } else { ways.map(AnyPass::from).into() }
 }
 

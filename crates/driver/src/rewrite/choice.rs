@@ -86,7 +86,7 @@ pub(super) fn nearly_fast_enough(found: &[Estimated], options: &RewriteOptions) 
     undominated(found).into_iter().filter(|&i| is_close(&found[i])).collect()
 }
 
-/// How many 32nds of a change fit the limits, if `n` of them change `now` into `after`, and others do evenly: the fewest that
+/// How many parts of a change fit the limits, if `n` of them change `now` into `after`, and others do evenly: the fewest that
 /// suffice under a limit of bytes, or the most that there is time for. `None` where there is nothing to fit.
 pub(super) fn share_that_fits(
     before: &Estimated,

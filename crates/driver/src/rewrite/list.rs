@@ -95,7 +95,7 @@ pub struct Rewrite {
     pub ways: fn(&Situation<'_>) -> Vec<AnyPass>,
     /// Which of them are tried.
     pub forms: Forms,
-    /// The form that does so many 32nds of what its strongest one does, if there is one. The search fits it to a limit.
+    /// The form that does so many of 32 parts of what its strongest one does, if there is one. The search fits it to a limit.
     pub part: Option<fn(u32) -> AnyPass>,
     /// Cleans up after it.
     pub cleanup: Pipeline,
@@ -263,7 +263,7 @@ impl Rewrite {
             },
             Rewrite {
                 forms: Forms::Nested,
-                part: Some(|n| OffloadRows { thirty_seconds: n, ..OFFLOAD_SMALL_ROWS }.into()),
+                part: Some(|n| OffloadRows { parts_of_32: n, ..OFFLOAD_SMALL_ROWS }.into()),
                 ..rewrite(
                     Lever::Offload,
                     "kept on the host",

@@ -42,19 +42,19 @@ pub struct OffloadRows {
     pub share_of_time: f64,
     /// The fewest bytes of a row. A transfer takes some 10 µs to start, in which a link carries this many.
     pub min_row: Bytes,
-    /// How much of each row is kept on the host, for programs that would wait too long for whole ones.
-    pub thirty_seconds: u32,
+    /// How many of 32 parts of each row are kept on the host: for programs that would wait too long for whole ones, some.
+    pub parts_of_32: u32,
 }
 
-/// All of a row, in 32nds.
+/// All parts of a row.
 const WHOLE: u32 = 32;
 
 /// The pass with everything on the host, however long that takes.
 pub const OFFLOAD_ROWS: OffloadRows =
-    OffloadRows { share_of_time: f64::INFINITY, min_row: Bytes(1 << 20), thirty_seconds: WHOLE };
+    OffloadRows { share_of_time: f64::INFINITY, min_row: Bytes(1 << 20), parts_of_32: WHOLE };
 
 /// The pass with half of everything on the host.
-pub const OFFLOAD_HALF_ROWS: OffloadRows = OffloadRows { thirty_seconds: WHOLE / 2, ..OFFLOAD_ROWS };
+pub const OFFLOAD_HALF_ROWS: OffloadRows = OffloadRows { parts_of_32: WHOLE / 2, ..OFFLOAD_ROWS };
 
 impl Default for OffloadRows {
     fn default() -> OffloadRows {
@@ -100,7 +100,7 @@ impl Pass for OffloadRows {
         let mut left = self.bytes_that_fit(module, &graph, target);
         let mut chosen = Vec::new();
         for stack in stacks(module, &users, &loops) {
-            let cut = Cut::after(self.thirty_seconds, module, &users, &loops, &stack);
+            let cut = Cut::after(self.parts_of_32, module, &users, &loops, &stack);
             if self.cuts_rows() && cut.is_none() {
                 continue;
             }
@@ -150,7 +150,7 @@ impl Pass for OffloadRows {
 
 impl OffloadRows {
     fn cuts_rows(&self) -> bool {
-        self.thirty_seconds < WHOLE
+        self.parts_of_32 < WHOLE
     }
 
     /// The bytes that the link carries in the given share of the time; any number where nobody knows how fast it is.
