@@ -25,8 +25,8 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    /// The cut after so many of 32 parts, along the outermost dimension that all rows have as a whole and that can be cut there,
-    /// or as near as the longest one can. `None` for whole rows, where there is no such dimension, where shardings say how
+    /// The cut after so many of 32 parts, along the outermost dimension that all rows have as a whole and that can be cut
+    /// about there, or else the longest one. `None` for whole rows, where there is no such dimension, where shardings say how
     /// the rows are spread, and where the rows are the rest of an earlier cut.
     pub(super) fn after(
         parts_of_32: u32,
@@ -51,8 +51,9 @@ impl Cut {
         let is_whole = |d: usize| whole[d] > 1 && rows.iter().all(|row| row[d] == whole[d]);
         let whole_ones = || (0..whole.len()).filter(|&d| is_whole(d));
         let parts = |d: usize| i128::from(whole[d]) * i128::from(parts_of_32);
-        let exact = whole_ones().find(|&d| parts(d) % i128::from(WHOLE) == 0);
-        let dimension = exact.or_else(|| whole_ones().rev().max_by_key(|&d| whole[d]))?;
+        let is_fine = |&d: &usize| whole[d] >= i64::from(WHOLE) || parts(d) % i128::from(WHOLE) == 0;
+        let fine = whole_ones().find(is_fine);
+        let dimension = fine.or_else(|| whole_ones().rev().max_by_key(|&d| whole[d]))?;
         let (first, extent) = ((parts(dimension) / i128::from(WHOLE)) as i64, whole[dimension]);
         (0 < first && first < extent).then_some(Cut { dimension, first, extent })
     }
