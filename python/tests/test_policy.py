@@ -13,7 +13,7 @@ import pytest
 from flax import nnx
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
-from programs import layer, layer_weights, sgd, weights
+from programs import layer, layer_weights, normalized, sgd, weights
 from test_jit import assert_close, total
 
 import memplan
@@ -25,6 +25,17 @@ def block(x: Any, p: Any) -> Any:
     hidden = jnp.sin(x @ p)
     wide = jax.nn.softmax(hidden @ p.T)
     return x + wide @ p @ p.T
+
+
+def named_layer(x: Any, p: Any) -> Any:
+    """`layer`, with a name for what its first half computes."""
+    y = normalized(x)
+    q, k, v = (y @ p[n] for n in "qkv")
+    scores = jnp.einsum("btd,bsd->bts", q, k) / x.shape[-1] ** 0.5
+    scores = jnp.where(jnp.tril(jnp.ones((x.shape[-2],) * 2, bool)), scores, -1e9)
+    x = x + jnp.einsum("bts,bsd->btd", jax.nn.softmax(scores), v) @ p["o"]
+    x = checkpoint_name(x, "x")
+    return x + jax.nn.gelu(normalized(x) @ p["a"]) @ p["b"]
 
 
 def scanned(params: Any, x: Any) -> Any:
@@ -128,8 +139,8 @@ def test_as_python(tmp_path: Path) -> None:
     assert callable(namespace["policy_1"]) and "around the body of the loop" in found.to_python()
     sizes = [total(jax.jit(f(step)).lower(*args).compile()) for f in (namespace["apply"], found.apply)]
     assert sizes[0] == sizes[1] < total(jax.jit(step).lower(*args).compile())
-    # The policy is one of `jax.checkpoint`, for who writes it in the model.
-    wrapped = jax.checkpoint(layer, policy=namespace["policy_1"], prevent_cse=False)
+    # The policy is one of `jax.checkpoint`, for who writes it in the model and names the values that it asks for.
+    wrapped = jax.checkpoint(named_layer, policy=namespace["policy_1"], prevent_cse=False)
     loss = lambda params, x: jnp.mean(lax.scan(lambda x, p: (wrapped(x, p), None), x, params)[0] ** 2)  # noqa: E731
     assert total(jax.jit(sgd(loss)).lower(*args).compile()) == pytest.approx(sizes[0], rel=0.02)
 
