@@ -32,7 +32,7 @@ use memplan_plan_hlo::ScheduleOptions;
 pub use list::{Forms, Lever, NoLever, Rewrite, Situation};
 
 /// All of a form, in the units of [`Rewrite::part`].
-const WHOLE: u32 = 32;
+const WHOLE: u32 = passes::OffloadRows::WHOLE;
 
 /// The goal, and how to reach it.
 #[derive(Clone, Debug)]
@@ -486,10 +486,7 @@ impl Search<'_> {
         };
         let mut next = found;
         for (from, attempt) in next.iter_mut().enumerate() {
-            let of_attempt = priced.iter().filter(|(of, ..)| *of == from);
-            if let Some((_, candidate, estimated)) =
-                of_attempt.min_by_key(|(_, _, estimated)| estimated.price.total)
-            {
+            if let Some((_, candidate, estimated)) = smallest(&priced, from) {
                 attempt.steps.push(step(candidate, *estimated, false));
             }
         }
@@ -545,14 +542,9 @@ impl Search<'_> {
         }
         if let Some(part) = rewrite.part {
             for (from, attempt) in found.iter().enumerate().skip(first) {
-                let of_attempt = priced.iter().filter(|(of, ..)| *of == from);
-                let strongest = of_attempt.map(|(.., estimated)| *estimated).min_by_key(|e| e.price.total);
-                let fitted = strongest.map(|strongest| {
-                    self.fitted(&found[0].estimated, attempt, strongest, |n| {
-                        self.candidates(attempt, rewrite, &[part(n)], threads)
-                    })
-                });
-                let fitted = fitted.transpose()?.unwrap_or_default();
+                let Some(&(_, _, strongest)) = smallest(&priced, from) else { continue };
+                let form = |n| self.candidates(attempt, rewrite, &[part(n)], threads);
+                let fitted = self.fitted(&found[0].estimated, attempt, strongest, form)?;
                 priced.extend(fitted.into_iter().map(|(candidate, estimated)| (from, candidate, estimated)));
             }
         }
@@ -748,6 +740,12 @@ struct Candidate {
     module: Arc<Module>,
     /// The reports of the passes that rewrote it.
     reports: Vec<Report>,
+}
+
+/// The form of fewest bytes that was tried on a program.
+fn smallest(priced: &[(usize, Candidate, Estimated)], from: usize) -> Option<&(usize, Candidate, Estimated)> {
+    let of_program = priced.iter().filter(|(of, ..)| *of == from);
+    of_program.min_by_key(|(_, _, estimated)| estimated.price.total)
 }
 
 /// Whether both programs have the same parameters and results.

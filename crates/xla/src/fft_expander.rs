@@ -6,9 +6,10 @@
 //!                                      y = c64[8,100] complex(u, v)     v = f32[8,100] add(k, dot(a, S - C))
 //! ```
 //!
-//! `C` and `S` are cosines and sines, made of iotas. A product of complex numbers takes three real ones. More than 128
-//! elements are transformed in two steps: 128 that lie apart, a rotation, and what lies between them. Several dimensions are
-//! transformed one after the other; a real result is made of the whole spectrum.
+//! `C` and `S` are cosines and sines, made of iotas. A product of complex numbers takes three real ones. A transform of more
+//! than 128 elements has two steps: the first transforms every group of 128 elements that are equally far apart, the second
+//! rotates its results and transforms across the groups. Several dimensions are transformed one after the other; a real
+//! result is made of the whole spectrum.
 //!
 //! Left alone: transforms whose lengths are neither at most 128 nor such a multiple of it. *Changed* means that there was
 //! another transform.

@@ -24,22 +24,12 @@ pub const REDUCE_OF_ARG_REDUCE: PassFn = PassFn {
 
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     let users = Users::new(module);
-    let mut searches = FxHashMap::default();
     let rewriter = Rewriter::new(module);
-    for computation in rewriter.module().computations.values() {
-        searches.extend(
-            computation.instructions.iter().filter_map(|&id| Some((id, search(&rewriter, &users, id)?))),
-        );
-    }
+    let lists = rewriter.module().computations.values().flat_map(|computation| &computation.instructions);
+    let found: Vec<_> = lists.filter_map(|&id| Some((id, search(&rewriter, &users, id)?))).collect();
     drop(rewriter);
-    let computations: Vec<ComputationId> = module.computations.keys().collect();
-    for &computation in &computations {
-        for id in module.computations[computation].instructions.clone() {
-            if searches.get(&id).is_some_and(|&search| !precede(module, computation, search, id)) {
-                searches.remove(&id);
-            }
-        }
-    }
+    let searches: FxHashMap<InstructionId, InstructionId> =
+        found.into_iter().filter(|&(id, search)| precede(module, search, id)).collect();
     let mut rewriter = Rewriter::new(module);
     rewriter.sweep(|r, id| {
         let &search = searches.get(&id)?;
@@ -49,9 +39,9 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     Ok(rewriter.finish())
 }
 
-/// Puts an instruction before another in the list of their computation, with what it needs. Returns whether it is there: it
-/// is not if it follows from the other one.
-fn precede(module: &mut Module, computation: ComputationId, id: InstructionId, other: InstructionId) -> bool {
+/// Moves an instruction, and what it needs, before another one of its computation. `false` if it needs that one.
+fn precede(module: &mut Module, id: InstructionId, other: InstructionId) -> bool {
+    let computation = module.instructions[other].parent;
     let list = &module.computations[computation].instructions;
     let Some(from) = list.iter().position(|&at| at == other) else { return false };
     let Some(to) = list.iter().position(|&at| at == id) else { return false };

@@ -71,8 +71,8 @@ pub(super) fn is_better_in_order(
 ) -> bool {
     let most_seconds = as_it_is.price.seconds * (1.0 + options.worth_of_order);
     let is_as_good = ordered.price.total <= as_it_is.price.total && ordered.price.seconds <= most_seconds;
-    let chosen_of = |others: &[Estimated]| choose(&[&[before], others].concat(), options);
-    chosen_of(&[as_it_is, ordered]) == 2 || is_as_good && chosen_of(&[ordered]) == 1
+    choose(&[before, as_it_is, ordered], options) == 2
+        || is_as_good && choose(&[before, ordered], options) == 1
 }
 
 /// The programs that are smaller than the one that would be chosen, and only too slow by what their order may cost.

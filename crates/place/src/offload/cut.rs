@@ -11,7 +11,7 @@ use memplan_ir::{
 use memplan_rewriter::loops::{Loop, splat};
 use rustc_hash::FxHashMap;
 
-use super::{Stack, WHOLE, is_mark};
+use super::{OffloadRows, Stack, is_mark};
 
 /// Where to cut.
 #[derive(Clone, Copy, Debug)]
@@ -51,10 +51,12 @@ impl Cut {
         let is_whole = |d: usize| whole[d] > 1 && rows.iter().all(|row| row[d] == whole[d]);
         let whole_ones = || (0..whole.len()).filter(|&d| is_whole(d));
         let parts = |d: usize| i128::from(whole[d]) * i128::from(parts_of_32);
-        let is_fine = |&d: &usize| whole[d] >= i64::from(WHOLE) || parts(d) % i128::from(WHOLE) == 0;
+        let is_fine = |&d: &usize| {
+            whole[d] >= i64::from(OffloadRows::WHOLE) || parts(d) % i128::from(OffloadRows::WHOLE) == 0
+        };
         let fine = whole_ones().find(is_fine);
         let dimension = fine.or_else(|| whole_ones().rev().max_by_key(|&d| whole[d]))?;
-        let (first, extent) = ((parts(dimension) / i128::from(WHOLE)) as i64, whole[dimension]);
+        let (first, extent) = ((parts(dimension) / i128::from(OffloadRows::WHOLE)) as i64, whole[dimension]);
         (0 < first && first < extent).then_some(Cut { dimension, first, extent })
     }
 

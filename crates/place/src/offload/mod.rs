@@ -46,15 +46,13 @@ pub struct OffloadRows {
     pub parts_of_32: u32,
 }
 
-/// All parts of a row.
-const WHOLE: u32 = 32;
-
 /// The pass with everything on the host, however long that takes.
 pub const OFFLOAD_ROWS: OffloadRows =
-    OffloadRows { share_of_time: f64::INFINITY, min_row: Bytes(1 << 20), parts_of_32: WHOLE };
+    OffloadRows { share_of_time: f64::INFINITY, min_row: Bytes(1 << 20), parts_of_32: OffloadRows::WHOLE };
 
 /// The pass with half of everything on the host.
-pub const OFFLOAD_HALF_ROWS: OffloadRows = OffloadRows { parts_of_32: WHOLE / 2, ..OFFLOAD_ROWS };
+pub const OFFLOAD_HALF_ROWS: OffloadRows =
+    OffloadRows { parts_of_32: OffloadRows::WHOLE / 2, ..OFFLOAD_ROWS };
 
 impl Default for OffloadRows {
     fn default() -> OffloadRows {
@@ -149,8 +147,11 @@ impl Pass for OffloadRows {
 }
 
 impl OffloadRows {
+    /// All parts of a row.
+    pub const WHOLE: u32 = 32;
+
     fn cuts_rows(&self) -> bool {
-        self.parts_of_32 < WHOLE
+        self.parts_of_32 < OffloadRows::WHOLE
     }
 
     /// The bytes that the link carries in the given share of the time; any number where nobody knows how fast it is.

@@ -49,16 +49,16 @@ fn reduce_concatenate(r: &mut Rewriter<'_>, reduction: &Reduction, dimension: i6
         return None;
     }
     let shape = r.shape(reduction.id).clone();
-    let pieces = r.operands(reduction.x).to_vec();
-    let mut parts =
-        pieces.into_iter().map(|piece| (piece, Op::Reduce { dimensions: reduction.dimensions.clone() }));
-    let (piece, op) = parts.next()?;
-    let mut result = r.emit_call(op, [piece, reduction.init], [reduction.reducer], shape.clone());
-    for (piece, op) in parts {
+    let mut result = None;
+    for piece in r.operands(reduction.x).to_vec() {
+        let op = Op::Reduce { dimensions: reduction.dimensions.clone() };
         let part = r.emit_call(op, [piece, reduction.init], [reduction.reducer], shape.clone());
-        result = r.emit(Op::Binary(reduction.op), [result, part], shape.clone());
+        result = Some(match result {
+            None => part,
+            Some(before) => r.emit(Op::Binary(reduction.op), [before, part], shape.clone()),
+        });
     }
-    Some(result)
+    result
 }
 
 fn reduction(r: &Rewriter<'_>, id: InstructionId) -> Option<Reduction> {
