@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import hashlib
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -379,6 +380,7 @@ def _merge(module_context: Any, call: Any, program: bytes, name: str) -> str:
         # HLO keeps meshes and shardings, which arrays of random keys have on one device as well, as text.
         passmanager.PassManager.parse(f"builtin.module({_SHARDINGS})").run(module.operation)
     _drop_empty_tilings(module.operation)
+    _name_ragged_products(module)
     main = mlir.ir.SymbolTable(module.operation)["main"]
     given, wanted = ([value.type for value in values] for values in (call.operands, call.results))
     if list(main.type.inputs) != given or list(main.type.results) != wanted:
@@ -391,6 +393,35 @@ def _merge(module_context: Any, call: Any, program: bytes, name: str) -> str:
         module_context.module, name, module, dst_symtab=module_context.symbol_table
     )
     return merged
+
+
+def _name_ragged_products(module: Any) -> None:
+    """Names products of ragged arrays as JAX does: jaxlib gives them in a dialect that XLA's plugins do not take."""
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import chlo
+
+    found = []
+
+    def look(operation: Any) -> Any:
+        if operation.name == "mhlo.ragged_dot":
+            found.append(operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(look)
+    for product in found:
+        # One attribute has another within; here all dimensions are in one.
+        text = str(product.attributes["ragged_dot_dimension_numbers"])
+        dimensions = ", ".join(re.findall(r"\w+_dimensions = \[[\d, ]*\]", text))
+        precision = str(product.attributes["precision_config"]).replace("#mhlo", "#chlo")
+        with ir.InsertionPoint(product), product.location:
+            named = chlo.ragged_dot(
+                product.results[0].type,
+                *product.operands,
+                ir.Attribute.parse(f"#chlo.ragged_dot<{dimensions}>"),
+                precision_config=ir.Attribute.parse(precision),
+            )
+        product.results[0].replace_all_uses_with(named)
+        product.erase()
 
 
 def _drop_empty_tilings(operation: Any) -> None:

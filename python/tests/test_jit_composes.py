@@ -226,3 +226,24 @@ def test_on_the_second_device() -> None:
     result = memplan.jit(saves)(x, w)
     assert result.devices() == {second}
     assert_close(result, saves(X, W))
+
+
+def test_products_of_ragged_arrays_have_the_name_that_plugins_take() -> None:
+    def loss(weights: Any, x: Any, sizes: Any) -> Any:
+        for up, down in weights:
+            x = x + jax.lax.ragged_dot(jax.nn.gelu(jax.lax.ragged_dot(x, up, sizes)), down, sizes)
+        return (x * x).sum()
+
+    def step(weights: Any, x: Any, sizes: Any) -> Any:
+        return jax.tree.map(lambda w, d: w - d, weights, jax.grad(loss)(weights, x, sizes))
+
+    def array(*shape: int) -> Any:
+        return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+    experts = [(array(8, 64, 256), array(8, 256, 64))] * 6
+    args = experts, array(2048, 64), jax.ShapeDtypeStruct((8,), jnp.int32)
+    traced = memplan.jit(step, donate_argnums=0).trace(*args)
+    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    # As written, rewritten, and the program that calls one of them.
+    assert text.count("func.func") == 3
+    assert "chlo.ragged_dot" in text and "mhlo.ragged_dot" not in text
