@@ -5,7 +5,7 @@
         python xla_compile.py tpu FILE 2> LOG
     python3 scripts/libtpu_vmem.py LOG[.gz] [LEAST]
 
-A line for each value of LEAST bytes or more (default: a megabyte), in the order of their assignment: bytes, the result of
+A line for each value of LEAST bytes or more (default: 1 MiB), in the order of their assignment: bytes, the result of
 each try, and the addresses at which it was kept in VMEM or copied out from, or the instant after which it was fetched.
 """
 

@@ -34,8 +34,8 @@ pub struct FastMemoryOptions {
     pub capacity: u64,
     /// Bytes of the largest value that may be in it.
     pub largest: u64,
-    /// Bytes of the largest array that a collective reads or writes there. Of arrays up to 8 MiB, libtpu has most there in the
-    /// programs of docs/devices.md, and all of those that loops gather; larger ones would make a program seem to need too little.
+    /// Bytes of the largest array that a collective reads or writes there, with [`Selection::ByPrice`]. Of arrays up to 8 MiB,
+    /// libtpu has most there in the programs of docs/devices.md, and all of those that loops gather.
     pub largest_collective: u64,
     /// The worth of a byte that main memory moves while the cores wait for it, in addition to the byte itself. Below 1,
     /// so that fewer bytes always win over less time.

@@ -10,7 +10,7 @@ mod values;
 mod views;
 
 use memplan_analysis::{Costs, Facts, ValueId};
-use memplan_ir::{Effect, EntitySet, InstructionId, Module, Op, Shape, Users};
+use memplan_ir::{Effect, EntitySet, InstructionId, Module, Op, Users};
 use memplan_memory::Target;
 
 use crate::benefit::Benefit;
@@ -45,18 +45,16 @@ impl Context<'_> {
         op.is_kernel() && is_known && !is_dynamic
     }
 
-    /// XLA also keeps arrays there that it sends together.
+    /// XLA keeps arrays of any size there, also those that it sends together.
     fn is_small_collective(&self, id: InstructionId) -> bool {
-        let (op, shape) = (&self.module.instructions[id].op, self.module.shape(id));
-        let is_small = |shape: &Shape| {
-            let bytes = shape.as_array().and_then(|array| array.dense_bytes());
+        let op = &self.module.instructions[id].op;
+        let is_small = || {
+            let bytes = self.module.shape(id).as_array().and_then(|array| array.dense_bytes());
             bytes.is_some_and(|bytes| bytes <= self.options.largest_collective)
         };
-        let are_small = match self.options.selection {
-            Selection::AsXla => shape.leaves().iter().all(|(_, leaf)| is_small(leaf)),
-            Selection::ByPrice => is_small(shape),
-        };
-        op.is_whole_collective() && !matches!(op, Op::RaggedAllToAll(_)) && are_small
+        op.is_whole_collective()
+            && !matches!(op, Op::RaggedAllToAll(_))
+            && (self.options.selection == Selection::AsXla || is_small())
     }
 }
 
