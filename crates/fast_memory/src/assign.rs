@@ -49,7 +49,11 @@ pub fn assign<C: Carrier>(
     let model = Model::new(module, facts, costs, target, options, &durations, None);
     let mut solver = Solver { module, facts, costs, target, fast, options, carrier, model };
     let plain = solver.solve(None)?.expect("there is no limit");
-    let plain = solver.solve_again(plain)?;
+    // XLA decides once.
+    let plain = match options.selection {
+        Selection::ByPrice => solver.solve_again(plain)?,
+        Selection::AsXla => plain,
+    };
     let best = match options.objective {
         Objective::Traffic => plain,
         Objective::Footprint => solver.lower_footprint(plain)?,

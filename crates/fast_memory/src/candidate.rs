@@ -34,6 +34,8 @@ pub(crate) struct ValueCandidate {
     pub(crate) pinned: Option<Pinned>,
     /// The cost of writing them to main memory.
     pub(crate) write: f64,
+    /// The seconds that XLA expects kernels to save with all of them in fast memory.
+    pub(crate) saved_as_xla: f64,
     /// The price of main memory that they take, unless they are pinned.
     pub(crate) main_price: f64,
     /// When they would take main memory; empty for values that the caller sees, which always take it.
@@ -151,6 +153,14 @@ impl Candidate {
         match self {
             Candidate::Value(candidate) => candidate.bytes,
             Candidate::Slice(candidate) => candidate.bytes,
+        }
+    }
+
+    /// The seconds that XLA expects kernels to save with it in fast memory.
+    pub(crate) fn saved_as_xla(&self) -> f64 {
+        match self {
+            Candidate::Value(candidate) => candidate.saved_as_xla,
+            Candidate::Slice(_) => 0.0,
         }
     }
 

@@ -50,13 +50,7 @@ impl Stay {
         options: &TransferOptions,
         filled: f64,
     ) -> Stay {
-        let mut runs: SecondaryMap<ComputationId, f64> = SecondaryMap::with_default(1.0);
-        for &computation in facts.graph.sequential().iter().rev() {
-            let Some(caller) = facts.graph.caller(computation) else { continue };
-            let steps =
-                if module.instructions[caller].op == Op::While { options.steps_of_loops } else { 1.0 };
-            runs[computation] = steps * runs[module.instructions[caller].parent];
-        }
+        let runs = runs(module, facts, options);
         let mut before = Vec::with_capacity(facts.line.instructions.len() + 1);
         let mut elapsed = 0.0;
         before.push(elapsed);
@@ -69,6 +63,22 @@ impl Stay {
         }
         Stay { longest: options.longest_stay * filled, before, runs }
     }
+}
+
+/// How often each computation runs where every loop takes so many steps as the options say.
+pub(crate) fn runs(
+    module: &Module,
+    facts: &Facts,
+    options: &TransferOptions,
+) -> SecondaryMap<ComputationId, f64> {
+    let mut runs: SecondaryMap<ComputationId, f64> = SecondaryMap::with_default(1.0);
+    for &computation in facts.graph.sequential().iter().rev() {
+        let Some(caller) = facts.graph.caller(computation) else { continue };
+        let is_loop = module.instructions[caller].op == Op::While;
+        let steps = if is_loop { options.steps_of_loops } else { 1.0 };
+        runs[computation] = steps * runs[module.instructions[caller].parent];
+    }
+    runs
 }
 
 impl<'a> IdleTime<'a> {

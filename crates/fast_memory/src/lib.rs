@@ -105,6 +105,7 @@ mod choice;
 mod collect;
 mod decisions;
 mod footprint;
+mod heap;
 mod idle;
 mod model;
 mod occupancy;
@@ -120,8 +121,8 @@ mod trial;
 
 pub use assign::{Assigned, assign};
 pub use options::{
-    FastMemoryOptions, FootprintOptions, Objective, PriceOptions, RepairOptions, SearchOptions, Selection,
-    TransferOptions,
+    AsXlaOptions, FastMemoryOptions, FootprintOptions, Objective, PriceOptions, RepairOptions, SearchOptions,
+    Selection, TransferOptions,
 };
 pub use report::{FastMemoryEntry, FastMemoryReport, Residence};
 pub use trial::{Carrier, Trial};

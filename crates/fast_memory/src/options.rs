@@ -28,12 +28,14 @@ pub struct FastMemoryOptions {
     pub objective: Objective,
     /// How values find their places.
     pub selection: Selection,
+    /// Numbers of [`Selection::AsXla`].
+    pub as_xla: AsXlaOptions,
     /// Bytes of the fast memory that values may take together with the scratch of kernels.
     pub capacity: u64,
     /// Bytes of the largest value that may be in it.
     pub largest: u64,
-    /// Bytes of the largest array that a collective reads or writes there. Of arrays up to 8 MiB, libtpu has most there in the
-    /// programs of docs/devices.md, and all of those that loops gather; larger ones would make a program seem to need too little.
+    /// Bytes of the largest array that a collective reads or writes there, with [`Selection::ByPrice`]. Of arrays up to 8 MiB,
+    /// libtpu has most there in the programs of docs/devices.md, and all of those that loops gather.
     pub largest_collective: u64,
     /// The worth of a byte that main memory moves while the cores wait for it, in addition to the byte itself. Below 1,
     /// so that fewer bytes always win over less time.
@@ -52,6 +54,16 @@ pub struct FastMemoryOptions {
     pub repair: RepairOptions,
     /// How main memory is priced for [`Objective::Footprint`].
     pub footprint: FootprintOptions,
+}
+
+/// Numbers of XLA's memory space assignment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AsXlaOptions {
+    /// Bytes of fast memory for values: XLA sets what kernels may reserve apart.
+    pub capacity: u64,
+    /// The share of main memory's bandwidth that it counts with: libtpu logs 7.38e11 B/s of 8.2e11 on v5e
+    /// (`TPU_VMODULE=algorithm=4`).
+    pub bandwidth_share: f64,
 }
 
 /// When transfers start, and their worth.
@@ -130,9 +142,11 @@ impl FastMemoryOptions {
     pub fn for_target(target: &Target) -> Option<FastMemoryOptions> {
         let space = target.space(target.fast_memory?.space)?;
         let Bytes(capacity) = space.usable()?;
+        let Bytes(reserved) = space.kernel_scratch;
         Some(FastMemoryOptions {
             objective: Objective::Traffic,
             selection: Selection::ByPrice,
+            as_xla: AsXlaOptions { capacity: capacity.saturating_sub(reserved), bandwidth_share: 0.9 },
             capacity,
             largest: capacity,
             largest_collective: 8 << 20,

@@ -21,6 +21,6 @@ pub use conditional_in_place::CONDITIONAL_IN_PLACE;
 pub use counters::COUNTERS_PAST_BARRIERS;
 pub use flat::FLAT_LOOP_STATE;
 pub use in_place::{LOOP_STATE_IN_PLACE, LoopStateInPlace};
-pub use uninitialized::UNINITIALIZED_RESULTS;
+pub use uninitialized::{UNINITIALIZED_RESULTS, UNINITIALIZED_STACKS};
 pub use updates::{UPDATES_WITHIN_LOOPS, UpdatesWithinLoops};
 pub use within::KeepWithinLoops;

@@ -19,7 +19,7 @@ use memplan_ir::{Cursor, Insert, Module, Names, Op, Users};
 use memplan_rewriter::loops::{Loop, loops};
 use memplan_rewriter::{Context, PassError, PassFn};
 
-use crate::find::made_row_by_row;
+use crate::find::{Made, made_row_by_row};
 
 /// Leaves out what fills arrays that loops overwrite.
 pub const UNINITIALIZED_RESULTS: PassFn = PassFn {
@@ -28,13 +28,26 @@ pub const UNINITIALIZED_RESULTS: PassFn = PassFn {
     run,
 };
 
+/// [`UNINITIALIZED_RESULTS`] as libtpu does it: it replaces the zeros that a forward loop stacks its values over, but not those
+/// of gradients, which a backward loop writes from the last row to the first (seen on libtpu 0.0.52). So a gradient's zeros are
+/// written, which is a reason to keep it in fast memory.
+pub const UNINITIALIZED_STACKS: PassFn = PassFn {
+    name: "uninitialized-stacks",
+    description: "do not initialize arrays that a loop overwrites from the first row on, as libtpu does",
+    run: |module, _| leave_uninitialized(module, |made| made.rows.first.step > 0),
+};
+
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+    leave_uninitialized(module, |_| true)
+}
+
+fn leave_uninitialized(module: &mut Module, is_wanted: fn(&Made) -> bool) -> Result<bool, PassError> {
     let users = Users::new(module);
     let loops = loops(module, &users);
     let mut names = Names::new(module);
     let mut changed = false;
     for of in &loops {
-        let filled = filled_in_vain(module, &users, of);
+        let filled = filled_in_vain(module, &users, of, is_wanted);
         changed |= !filled.is_empty();
         start_without_contents(module, of, &filled, &mut names);
     }
@@ -42,14 +55,15 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
 }
 
 /// The elements of the state of which the loop writes every row before anybody reads it, and that something fills.
-fn filled_in_vain(module: &Module, users: &Users, of: &Loop) -> Vec<u32> {
+fn filled_in_vain(module: &Module, users: &Users, of: &Loop, is_wanted: fn(&Made) -> bool) -> Vec<u32> {
     let init = &module.instructions[of.init].operands;
     let is_filled = |&element: &u32| {
         let start = &module.instructions[init[element as usize]];
         let is_given = matches!(start.op, Op::Parameter { .. } | Op::GetTupleElement { .. } | Op::While);
         !is_given && !start.op.is_allocation()
     };
-    made_row_by_row(module, users, of).into_iter().map(|made| made.element).filter(is_filled).collect()
+    let made = made_row_by_row(module, users, of).into_iter().filter(is_wanted);
+    made.map(|made| made.element).filter(is_filled).collect()
 }
 
 fn start_without_contents(module: &mut Module, of: &Loop, elements: &[u32], names: &mut Names) {

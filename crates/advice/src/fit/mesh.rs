@@ -524,7 +524,13 @@ pub(super) fn all(program: &Candidate, devices: &[i64], setting: &Setting<'_>) -
     const INSTRUCTIONS: usize = 60_000;
     const LEAST: usize = 4;
     const MOST: usize = 24;
-    list.truncate((INSTRUCTIONS / program.module.instructions.len().max(1)).clamp(LEAST, MOST));
+    let most = (INSTRUCTIONS / program.module.instructions.len().max(1)).clamp(LEAST, MOST);
+    // If nothing fits on few devices, it may on most of them: the last mesh is one of those.
+    let largest = list.iter().map(Mesh::devices).max();
+    let roomy = list.iter().position(|mesh| Some(mesh.devices()) == largest).filter(|&at| at >= most);
+    let roomy = roomy.map(|at| list.remove(at));
+    list.truncate(most - roomy.iter().len());
+    list.extend(roomy);
     list
 }
 

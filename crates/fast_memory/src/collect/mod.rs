@@ -13,11 +13,11 @@ use memplan_analysis::{Costs, Facts, ValueId};
 use memplan_ir::{Effect, EntitySet, InstructionId, Module, Op, Users};
 use memplan_memory::Target;
 
-use crate::FastMemoryOptions;
 use crate::benefit::Benefit;
 use crate::candidate::Candidate;
 use crate::idle::IdleTime;
 use crate::slices;
+use crate::{FastMemoryOptions, Selection};
 use uses::{Collector, Uses};
 use views::views;
 
@@ -45,11 +45,16 @@ impl Context<'_> {
         op.is_kernel() && is_known && !is_dynamic
     }
 
+    /// XLA keeps arrays of any size there, also those that it sends together.
     fn is_small_collective(&self, id: InstructionId) -> bool {
         let op = &self.module.instructions[id].op;
-        let bytes = self.module.shape(id).as_array().and_then(|array| array.dense_bytes());
-        let is_small = bytes.is_some_and(|bytes| bytes <= self.options.largest_collective);
-        op.is_whole_collective() && !matches!(op, Op::RaggedAllToAll(_)) && is_small
+        let is_small = || {
+            let bytes = self.module.shape(id).as_array().and_then(|array| array.dense_bytes());
+            bytes.is_some_and(|bytes| bytes <= self.options.largest_collective)
+        };
+        op.is_whole_collective()
+            && !matches!(op, Op::RaggedAllToAll(_))
+            && (self.options.selection == Selection::AsXla || is_small())
     }
 }
 
@@ -65,7 +70,7 @@ pub(crate) fn candidates(
     fast: Option<&EntitySet<ValueId>>,
 ) -> Vec<Candidate> {
     let users = &Users::new(module);
-    let benefit = &Benefit::new(module, costs, target, options);
+    let benefit = &Benefit::new(module, facts, costs, target, options);
     let context = Context { module, facts, costs, target, options, idle, users, benefit };
     let slices = fast.map(|fast| slices::find(context, fast)).unwrap_or_default();
     let mut uses = Uses::new(context, &slices.uses);

@@ -19,6 +19,10 @@ pub(super) struct Uses {
     is_phi_input: EntitySet<ValueId>,
     /// The cost of writing each value to main memory.
     pub(super) writes: SecondaryMap<ValueId, f64>,
+    /// The seconds that kernels save where they read each value in fast memory, as XLA counts them; `None` where no kernel reads it.
+    pub(super) saved: SecondaryMap<ValueId, Option<f64>>,
+    /// The seconds that kernels save where they write each value to fast memory, as XLA counts them.
+    pub(super) saved_by_writing: SecondaryMap<ValueId, f64>,
     /// Events of each value in each computation.
     pub(super) events: FxHashMap<(ValueId, ComputationId), Vec<Event>>,
     /// Operands by which a value flows into others that share its memory.
@@ -47,6 +51,12 @@ pub(super) struct Collector<'a> {
     pub(super) uses: &'a Uses,
 }
 
+/// What two accesses save together, as XLA counts it: of kernels that wait for the cores rather than for memory, only the one that
+/// is closest to waiting for memory counts.
+pub(super) fn together(a: f64, b: f64) -> f64 {
+    if a > 0.0 && b > 0.0 { a + b } else { a.max(b) }
+}
+
 struct Walk<'a> {
     context: Context<'a>,
     sliced: &'a FxHashSet<Use>,
@@ -73,8 +83,9 @@ impl Walk<'_> {
             let index = positions.shape_index(definition.definition);
             let work = self.context.costs.work(id);
             let written = work.write_of(index);
-            self.uses.writes[value] =
-                written.map_or(0.0, |access| self.context.benefit.of(id, access.bytes.0 as f64));
+            let bytes = written.map_or(0.0, |access| access.bytes.0 as f64);
+            self.uses.writes[value] = self.context.benefit.of(id, bytes);
+            self.uses.saved_by_writing[value] = self.context.benefit.as_xla(id, bytes);
         }
     }
 
@@ -123,6 +134,9 @@ impl Walk<'_> {
             let Some(value) = flow.value_of(operand) else { continue };
             self.see(operand, value);
             let it = Use { user: id, operand: k as u32 };
+            let read = self.context.benefit.as_xla_of_operand(id, it.operand);
+            let saved = &mut self.uses.saved[value];
+            *saved = Some(saved.map_or(read, |saved| together(saved, read)));
             let is_sliced = self.sliced.contains(&it);
             let cost = if is_sliced { 0.0 } else { self.context.benefit.of_operand(id, it.operand) };
             let merges = overwritten.contains(&it.operand);

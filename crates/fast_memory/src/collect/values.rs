@@ -7,6 +7,7 @@ use petgraph::unionfind::UnionFind;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use super::uses::together;
 use super::{Collector, Context};
 use crate::Selection;
 use crate::candidate::{Candidate, ValueCandidate, View};
@@ -60,6 +61,7 @@ impl Collector<'_> {
         let is_sliced = values.iter().any(|&value| arrays.contains(value));
         let pinned = if is_sliced { None } else { self.pinned(&values, bytes, views) };
         let write = values.iter().map(|&v| self.uses.writes[v]).sum();
+        let saved_as_xla = self.saved_as_xla(&values);
         let evicted = if !is_sliced && values.len() == 1 { self.evicted(values[0], bytes) } else { None };
         let movable = values.iter().filter(|&&v| !self.uses.unsplittable.contains(v));
         let mut views: Vec<View> = movable.flat_map(|v| views.remove(v).unwrap_or_default()).collect();
@@ -69,7 +71,14 @@ impl Collector<'_> {
         }
         let live = self.live(&values);
         let main_price = 0.0;
-        Some(ValueCandidate { values, bytes, pinned, write, main_price, live, evicted, views })
+        Some(ValueCandidate { values, bytes, pinned, write, saved_as_xla, main_price, live, evicted, views })
+    }
+
+    /// The seconds that XLA expects to save with values in fast memory: where the first is written, and where they are read.
+    fn saved_as_xla(self, values: &[ValueId]) -> f64 {
+        let first = values.iter().copied().min_by_key(|&value| self.context.facts.live.of(value).start);
+        let written = first.map_or(0.0, |value| self.uses.saved_by_writing[value]);
+        values.iter().filter_map(|&value| self.uses.saved[value]).fold(written, together)
     }
 
     /// When values that are nothing but temporaries are live.

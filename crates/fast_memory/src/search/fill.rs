@@ -3,6 +3,7 @@
 use super::Assignment;
 use crate::SearchOptions;
 use crate::choice::Choice;
+use crate::heap::Heap;
 use crate::prices::Prices;
 
 impl Assignment<'_> {
@@ -32,19 +33,27 @@ impl Assignment<'_> {
         }
     }
 
-    /// Lets candidates choose in XLA's order as long as there is capacity: savings divided by the square root of the
-    /// size.
+    /// Lets candidates choose in XLA's order as long as there is room at one address: savings divided by the square root of the
+    /// size, then the largest.
     pub(crate) fn fill_as_xla(&mut self) {
         let candidates = &self.model.candidates;
-        let rank = |i: usize| {
-            let free = Choice::best(&candidates[i], &|_, _| 0.0);
-            (self.choices[i].traffic - free.traffic) / (candidates[i].bytes() as f64).sqrt()
-        };
-        let ranks: Vec<f64> = (0..candidates.len()).map(rank).collect();
-        let mut order: Vec<usize> = (0..candidates.len()).filter(|&i| ranks[i] > 0.0).collect();
-        order.sort_by(|&a, &b| ranks[b].total_cmp(&ranks[a]).then(a.cmp(&b)));
+        let bytes = |i: usize| candidates[i].bytes();
+        let ranks: Vec<f64> =
+            candidates.iter().map(|it| it.saved_as_xla() / (it.bytes() as f64).sqrt()).collect();
+        let mut order: Vec<usize> = (0..candidates.len()).collect();
+        order.sort_by(|&a, &b| ranks[b].total_cmp(&ranks[a]).then(bytes(b).cmp(&bytes(a))).then(a.cmp(&b)));
+        let mut heap = Heap::new(self.options.as_xla.capacity, self.model.end);
         for i in order {
-            self.choose(i, |_, _| 0.0);
+            let choice = Choice::best(&candidates[i], &|bytes, range| match heap.find(range, bytes) {
+                Some(_) => 0.0,
+                None => f64::INFINITY,
+            });
+            for &range in &choice.busy {
+                if let Some(offset) = heap.find(range, bytes(i)) {
+                    heap.take(range, offset, bytes(i));
+                }
+            }
+            self.set(i, choice);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Whether two modules compute the same: both are evaluated on the same random inputs.
 
-use memplan_interp::{Options, evaluate, npz};
+use memplan_interp::{Devices, Options, evaluate, evaluate_on, npz};
 use memplan_ir::{Literal, Module};
 use memplan_memory::Target;
 use memplan_passes::{Context, RunOptions, SIMPLIFY, TAKE_APART, run};
@@ -10,6 +10,19 @@ use memplan_testkit::{assert_close, numerics, random_inputs};
 #[track_caller]
 pub(crate) fn check(before: &Module, after: &Module) {
     on_random_inputs(before, after, |found, expected| assert_close(&before.name, found, expected, 1e-6));
+}
+
+/// Asserts that two modules give each of their devices the same bits.
+#[track_caller]
+pub(crate) fn check_devices(before: &Module, after: &Module) {
+    let devices = Devices::of(before);
+    let inputs: Vec<Vec<Literal>> =
+        (1..).take(devices.count()).map(|seed| random_inputs(before, seed)).collect();
+    let result = |module: &Module| {
+        evaluate_on(module, devices, &inputs, &Options::default())
+            .unwrap_or_else(|error| panic!("{}: {error}", module.name))
+    };
+    assert_eq!(result(before), result(after), "{}", before.name);
 }
 
 /// Asserts that two modules give the same bits.

@@ -1,6 +1,6 @@
 //! Merges several kernels into one, if none of them waits for another.
 
-use memplan_ir::InstructionId;
+use memplan_ir::{EntitySet, InstructionId};
 use memplan_rewriter::cost::Hero;
 use rustc_hash::FxHashSet;
 use std::collections::BTreeMap;
@@ -154,9 +154,10 @@ impl Grouper<'_> {
         let mut open: Vec<InstructionId> = kernels.iter().flat_map(|&kernel| roots(kernel)).collect();
         let last = open.iter().map(|&root| self.positions[root]).max().unwrap_or(0);
         let end = self.spans.end_at(last);
-        let mut seen: FxHashSet<InstructionId> = open.iter().copied().collect();
-        let mut is_outside: FxHashSet<InstructionId> = FxHashSet::default();
-        let mut left: FxHashSet<KernelId> = FxHashSet::default();
+        let mut seen: EntitySet<InstructionId> = EntitySet::new();
+        seen.extend(open.iter().copied());
+        let mut is_outside: EntitySet<InstructionId> = EntitySet::new();
+        let mut left: EntitySet<KernelId> = EntitySet::new();
         let mut steps = 0;
         while let Some(id) = open.pop() {
             for &user in self.users.of(id) {
@@ -166,7 +167,7 @@ impl Grouper<'_> {
                 }
                 let of = &self.kernels_of[user];
                 let goes_in = of.iter().any(|kernel| kernels.contains(kernel));
-                if goes_in && is_outside.contains(&id) {
+                if goes_in && is_outside.contains(id) {
                     return true;
                 }
                 let mut leave = |exit: InstructionId| {

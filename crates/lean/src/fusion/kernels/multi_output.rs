@@ -93,20 +93,28 @@ impl Grouper<'_> {
     }
 
     fn join_readers(&mut self, id: InstructionId, rules: &MultiOutputRules) {
-        let mut readers: Vec<KernelId> = self.readers_of(id);
-        readers.retain(|&kernel| self.loop_to_join(&self.grouping.kernels[kernel]).is_some());
+        let space = |this: &Self, kernel| this.loop_to_join(&this.grouping.kernels[kernel]);
+        // Found once for each reader: most pairs iterate over different elements.
+        let (mut readers, mut spaces): (Vec<KernelId>, Vec<IterationSpace>) =
+            self.readers_of(id).into_iter().filter_map(|kernel| Some((kernel, space(self, kernel)?))).unzip();
         let mut at = 0;
         while at < readers.len() {
             let mut other = at + 1;
             while other < readers.len() && self.preference(readers[at]) > 0 {
                 let pair = [readers[at], readers[other]];
-                let is_fine = !self.reads_from(pair[0], pair[1])
+                let is_fine = spaces[at].agrees_with(&spaces[other])
+                    && !self.reads_from(pair[0], pair[1])
                     && !self.reads_from(pair[1], pair[0])
                     && self.can_be_one(pair, rules);
                 match is_fine {
                     true => {
                         readers[at] = self.merge(&[pair[0].min(pair[1]), pair[0].max(pair[1])]);
                         readers.remove(other);
+                        spaces.remove(other);
+                        match space(self, readers[at]) {
+                            Some(merged) => spaces[at] = merged,
+                            None => break,
+                        }
                     }
                     false => other += 1,
                 }
