@@ -5,9 +5,8 @@
 //!   r = f32[4,64]{1,0} custom-call(s), custom_call_target="LayoutConstraint"      =>      s
 //! ```
 //!
-//! XLA follows these calls when it assigns layouts, and removes them before it fuses. Here layouts are row-major from the
-//! beginning, and such a call only prevents that state is stored in another order ([`crate::LOOP_STATE_LAYOUTS`]), so
-//! this pass runs after that one. Left alone: calls for another layout than that of their operand. Idempotent.
+//! XLA follows these calls when it assigns layouts, and so does [`crate::GPU_LAYOUT_ASSIGNMENT`]. XLA removes them before it
+//! fuses, so this pass runs after that one. Left alone: calls for another layout than that of their operand. Idempotent.
 
 use memplan_ir::{Module, Op};
 use memplan_rewriter::{Context, PassError, PassFn, Rewriter};

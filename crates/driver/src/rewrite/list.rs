@@ -297,7 +297,7 @@ fn in_place(now: &Situation<'_>) -> impl Iterator<Item = LoopStateInPlace> {
 
 /// Only where the compiler lets a loop choose the layout of its state.
 fn pinned(now: &Situation<'_>) -> Vec<AnyPass> {
-    let chooses = now.compiler.passes.iter().any(|pass| pass == "loop-state-layouts");
+    let chooses = now.compiler.passes.iter().any(|pass| pass == "gpu-layout-assignment");
     if chooses { vec![Static(&passes::PIN_LAYOUTS)] } else { Vec::new() }
 }
 

@@ -158,6 +158,9 @@ impl Grouper<'_> {
                 }
             }
             _ => {
+                if !self.takes_in_sums(id, kernel) {
+                    return Err(Verdict::Expensive { opcode, kernels: count });
+                }
                 let is_twice = count > 1 || usage.evaluations > 1 || usage.reused;
                 let is_for_reduction = kernel.hero.is_some_and(|(hero, kind)| {
                     kind == Hero::Reduction && self.module.instructions[hero].operands.len() == 2
@@ -417,7 +420,7 @@ impl Grouper<'_> {
                     && strides::is_followed_by_chain(self.module, self.users, id, &kernel.members)
             }
             Hero::Convolution if rules.windows_outside_tiles => self.lies_as_stored(id),
-            Hero::Reduction => self.goes_on_with(id, kernel),
+            Hero::Reduction => self.goes_on_with(kernel),
             _ => true,
         }
     }

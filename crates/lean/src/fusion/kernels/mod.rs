@@ -194,7 +194,7 @@ impl<'a> Grouper<'a> {
         self.grouping.inside.reserve(body.instructions.len());
         for (position, &id) in body.instructions.iter().enumerate() {
             self.positions[id] = position as u32;
-            self.classes[id] = cost::class_of(self.module, id);
+            self.classes[id] = self.class_of(id);
             self.bytes[id] = cost::result_bytes(self.module, self.target, id);
             self.keep_bytes[id] = self.bytes_to_keep(id);
             if self.does_read_across(id) {

@@ -1,8 +1,8 @@
 //! What XLA's GPU compiler computes in the kernel of a reduction after it.
 //!
 //! Where there are too few elements for the threads that reduce together, each thread computes a result alone. That is a
-//! loop like any other, and goes on with the result as its readers do. Threads that work together go on with it only
-//! through operations that read nothing else, not even a constant.
+//! loop like any other: it goes on with the result as its readers do, and several readers each compute it. Threads that
+//! work together go on with it only through operations that read nothing else, not even a constant.
 //!
 //! ```text
 //!   r = f32[4000,4000] reduce(f32[4000,4000,8]), dimensions={2}       by threads that work together
@@ -13,22 +13,38 @@
 //! ```
 
 use memplan_ir::{InstructionId, Module, Op};
-use memplan_rewriter::cost;
+use memplan_rewriter::cost::{self, CostClass, Hero};
 use smallvec::SmallVec;
 
 use super::{Grouper, Kernel};
 
 impl Grouper<'_> {
-    /// Whether a kernel can go on with the result of a reduction: it is a loop, or nothing else is read.
-    pub(super) fn goes_on_with(&self, reduction: InstructionId, kernel: &Kernel) -> bool {
+    /// The class of an operation in kernels: a reduction that is a loop is as cheap as any other.
+    pub(super) fn class_of(&self, id: InstructionId) -> CostClass {
         let threads = self.target.fusion.reduction_threads;
+        match cost::class_of(self.module, id) {
+            CostClass::Hero(Hero::Reduction) if threads > 0 && is_loop(self.module, id, threads) => {
+                CostClass::Cheap
+            }
+            class => class,
+        }
+    }
+
+    /// Whether a kernel computes a value for itself if it is a reduction: loops do, and kernels that write slices. Others were
+    /// not compared with XLA.
+    pub(super) fn takes_in_sums(&self, id: InstructionId, kernel: &Kernel) -> bool {
+        let op = |id: InstructionId| &self.module.instructions[id].op;
+        let is_loop = kernel.hero.is_none_or(|(hero, _)| *op(hero) == Op::DynamicUpdateSlice);
+        is_loop || !matches!(op(id), Op::Reduce { .. })
+    }
+
+    /// Whether a kernel can go on with the result of a reduction by threads that work together: nothing else is read.
+    pub(super) fn goes_on_with(&self, kernel: &Kernel) -> bool {
         let reads_nothing_else = |&member: &InstructionId| {
             let stays = cost::is_pointwise(self.module, member) || cost::moves_no_bytes(self.module, member);
             stays && self.module.instructions[member].operands.len() == 1
         };
-        threads == 0
-            || is_loop(self.module, reduction, threads)
-            || kernel.members.iter().all(reads_nothing_else)
+        self.target.fusion.reduction_threads == 0 || kernel.members.iter().all(reads_nothing_else)
     }
 }
 
