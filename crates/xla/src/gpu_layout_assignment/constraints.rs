@@ -38,6 +38,14 @@ pub(super) struct Orders {
     pub(super) results: FxHashMap<ComputationId, Leaves>,
 }
 
+impl Orders {
+    /// Whether every array stays as it is.
+    pub(super) fn are_row_major(&self) -> bool {
+        let leaves = self.of.values().chain(self.operands.values()).chain(self.results.values());
+        leaves.flatten().all(|order| order.iter().is_sorted())
+    }
+}
+
 /// Chooses orders; `None` if constraints do not settle.
 pub(super) fn orders(module: &Module) -> Option<Orders> {
     let mut assignment = Assignment::new(module);

@@ -28,7 +28,9 @@ pub const GPU_LAYOUT_ASSIGNMENT: PassFn = PassFn {
 };
 
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    let Some(orders) = constraints::orders(module) else { return Ok(false) };
+    let Some(orders) = constraints::orders(module).filter(|orders| !orders.are_row_major()) else {
+        return Ok(false);
+    };
     physical::put_in_order(module, orders);
     module.compact();
     Ok(true)
