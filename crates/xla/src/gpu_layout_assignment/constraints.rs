@@ -479,7 +479,7 @@ impl<'m> Assignment<'m> {
                     self.buffer_to_operands(buffer, &asked);
                     self.buffer_to_users(buffer, &asked);
                 }
-                Place::Operand(id, number) => self.from_operand(id, number),
+                Place::Operand(id, number) => self.pass_on_operand(id, number),
                 Place::Result(computation) => {
                     let root = self.module.computations[computation].root;
                     self.ask_buffers_of(root, &self.row_major_leaves(root), 0);
@@ -543,7 +543,7 @@ impl<'m> Assignment<'m> {
         }
     }
 
-    fn from_operand(&mut self, id: InstructionId, number: usize) {
+    fn pass_on_operand(&mut self, id: InstructionId, number: usize) {
         let instruction = &self.module.instructions[id];
         let operand = instruction.operands[number];
         let Asked { orders, strength } = self.operands[&(id, number)].clone();
