@@ -3,7 +3,7 @@
 use memplan_analysis::{LiveRange, Time};
 use smallvec::SmallVec;
 
-/// Instants for which one list says what is in memory at the first of them.
+/// How many instants one list of chunks is for.
 const STEP: Time = 64;
 
 /// Bytes that are taken during a range of instants.

@@ -41,12 +41,12 @@ impl Context<'_> {
         let op = &self.module.instructions[id].op;
         // A dynamic value is read and written with another extent than its buffer's.
         let is_dynamic = matches!(op, Op::SetDimensionSize { .. } | Op::DynamicReshape);
-        let is_known = op.traits().effect == Effect::None || self.is_small_collective(id);
+        let is_known = op.traits().effect == Effect::None || self.is_fast_collective(id);
         op.is_kernel() && is_known && !is_dynamic
     }
 
-    /// XLA keeps arrays of any size there, also those that it sends together.
-    fn is_small_collective(&self, id: InstructionId) -> bool {
+    /// Whether what a collective reads and writes may be in fast memory. XLA keeps arrays of any size there.
+    fn is_fast_collective(&self, id: InstructionId) -> bool {
         let op = &self.module.instructions[id].op;
         let is_small = || {
             let bytes = self.module.shape(id).as_array().and_then(|array| array.dense_bytes());

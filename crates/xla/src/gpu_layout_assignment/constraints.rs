@@ -7,7 +7,7 @@
 //! differ in the end; then the operand is a copy.
 //!
 //! When nothing is left to propagate, constraints cross the boundaries of loops and conditionals: the state of a loop
-//! is asked for in one order by all that it is there. If the loop before wants another one, the state is copied.
+//! gets one order, inside the loop and around it. If the loop before wants another one, the state is copied.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -122,6 +122,10 @@ struct Assignment<'m> {
     added: Vec<(Place, Strength)>,
     /// Buffers that nothing was asked about yet.
     free: BTreeSet<usize>,
+    /// For each buffer, the numbers of the callers at whose boundaries it is.
+    callers_at: Vec<SmallVec<[usize; 2]>>,
+    /// The numbers of callers whose boundaries may have something to ask for: without what earlier loops leave, and by that.
+    open: [BTreeSet<usize>; 2],
 }
 
 impl<'m> Assignment<'m> {
@@ -139,6 +143,8 @@ impl<'m> Assignment<'m> {
             operands: FxHashMap::default(),
             added: Vec::new(),
             free: BTreeSet::new(),
+            callers_at: Vec::new(),
+            open: Default::default(),
         };
         let mut called: FxHashSet<ComputationId> = FxHashSet::from_iter([module.entry]);
         for instruction in module.instructions.values() {
@@ -161,7 +167,19 @@ impl<'m> Assignment<'m> {
             assignment.listed.push(listed);
             assignment.computations.push(computation);
         }
+        assignment.open_boundaries();
         assignment
+    }
+
+    /// Notes which buffers are at which boundaries; each may have something to ask for.
+    fn open_boundaries(&mut self) {
+        self.callers_at = vec![SmallVec::new(); self.buffers.len()];
+        for (number, &caller) in self.callers.iter().enumerate() {
+            for value in self.same_values(caller).into_iter().flatten() {
+                self.leaves[value].iter().for_each(|&buffer| self.callers_at[buffer].push(number));
+            }
+            self.open.iter_mut().for_each(|open| _ = open.insert(number));
+        }
     }
 
     fn name_leaves(&mut self, id: InstructionId) {
@@ -241,12 +259,17 @@ impl<'m> Assignment<'m> {
         Some(())
     }
 
-    /// The first boundary with something to ask for, by what earlier loops leave or not.
-    fn next_boundary(&self, by_loops: bool) -> Option<Vec<Boundary>> {
-        self.callers.iter().find_map(|&id| {
-            let boundary = self.boundary(id, by_loops);
-            boundary.iter().any(|leaf| self.is_new(leaf)).then_some(boundary)
-        })
+    /// The first boundary with something to ask for, by what earlier loops leave or not. One without is looked at again when
+    /// something is asked of its buffers.
+    fn next_boundary(&mut self, by_loops: bool) -> Option<Vec<Boundary>> {
+        while let Some(&number) = self.open[usize::from(by_loops)].first() {
+            let boundary = self.boundary(self.callers[number], by_loops);
+            if boundary.iter().any(|leaf| self.is_new(leaf)) {
+                return Some(boundary);
+            }
+            self.open[usize::from(by_loops)].remove(&number);
+        }
+        None
     }
 
     /// Whether some of it has no order yet, or can be stored again.
@@ -273,23 +296,32 @@ impl<'m> Assignment<'m> {
         }
     }
 
-    /// The leaves that are the same at a loop or conditional, with the order of the first that has one.
-    fn boundary(&self, id: InstructionId, by_loops: bool) -> Vec<Boundary> {
+    /// Values that are the same at a loop or conditional.
+    fn same_values(&self, id: InstructionId) -> Vec<Vec<InstructionId>> {
         let instruction = &self.module.instructions[id];
         let parameter = |computation: &ComputationId| self.module.computations[*computation].parameters[0];
         let root = |computation: &ComputationId| self.module.computations[*computation].root;
-        let is_loop = instruction.op == Op::While;
-        let same: Vec<Vec<InstructionId>> = if is_loop {
+        if instruction.op == Op::While {
             let [body, condition] = [&instruction.called[0], &instruction.called[1]];
-            vec![vec![parameter(body), instruction.operands[0], parameter(condition), root(body), id]]
-        } else {
-            let branches = instruction.called.iter();
-            let given = branches.clone().zip(&instruction.operands[1..]);
-            let given = given.map(|(branch, &operand)| vec![parameter(branch), operand]);
-            given.chain([branches.map(root).chain([id]).collect()]).collect()
-        };
+            return vec![vec![
+                parameter(body),
+                instruction.operands[0],
+                parameter(condition),
+                root(body),
+                id,
+            ]];
+        }
+        let branches = instruction.called.iter();
+        let given = branches.clone().zip(&instruction.operands[1..]);
+        let given = given.map(|(branch, &operand)| vec![parameter(branch), operand]);
+        given.chain([branches.map(root).chain([id]).collect()]).collect()
+    }
+
+    /// The leaves that are the same at a loop or conditional, with the order of the first that has one.
+    fn boundary(&self, id: InstructionId, by_loops: bool) -> Vec<Boundary> {
+        let is_loop = self.module.instructions[id].op == Op::While;
         let mut boundaries = Vec::new();
-        for values in same {
+        for values in self.same_values(id) {
             for leaf in 0..self.leaves[values[0]].len() {
                 let buffers: Vec<usize> = values.iter().map(|&value| self.leaves[value][leaf]).collect();
                 let decides = |&(number, &buffer): &(usize, &usize)| {
@@ -712,6 +744,7 @@ impl<'m> Assignment<'m> {
             None => of.asked = Some(Asked { orders: smallvec![order.clone()], strength }),
         }
         let strength = of.asked.as_ref().map_or(strength, |asked| asked.strength);
+        self.open.iter_mut().for_each(|open| open.extend(&self.callers_at[buffer]));
         self.add(Place::Buffer(buffer), strength);
     }
 
