@@ -379,8 +379,7 @@ def _merge(module_context: Any, call: Any, program: bytes, name: str) -> str:
     if "mhlo.frontend_attributes" in module.operation.attributes:
         # HLO keeps meshes and shardings, which arrays of random keys have on one device as well, as text.
         passmanager.PassManager.parse(f"builtin.module({_SHARDINGS})").run(module.operation)
-    _drop_empty_tilings(module.operation)
-    _name_ragged_products(module)
+    _as_plugins_take_it(module)
     main = mlir.ir.SymbolTable(module.operation)["main"]
     given, wanted = ([value.type for value in values] for values in (call.operands, call.results))
     if list(main.type.inputs) != given or list(main.type.results) != wanted:
@@ -395,39 +394,40 @@ def _merge(module_context: Any, call: Any, program: bytes, name: str) -> str:
     return merged
 
 
-def _name_ragged_products(module: Any) -> None:
-    """Names products of ragged arrays as JAX does: jaxlib gives them in a dialect that XLA's plugins do not take."""
+def _as_plugins_take_it(module: Any) -> None:
+    """Changes what jaxlib writes of HLO, and XLA's plugins do not take, to what JAX itself writes."""
     from jaxlib.mlir import ir
-    from jaxlib.mlir.dialects import chlo
 
-    found = []
+    ragged = []
 
     def look(operation: Any) -> Any:
         if operation.name == "mhlo.ragged_dot":
-            found.append(operation)
+            ragged.append(operation)
+        elif operation.name == "stablehlo.custom_call" and "result_tilings" in operation.attributes:
+            # Written where layouts are given. Tiled arrays come from XLA alone: here, all of them are empty.
+            del operation.attributes["result_tilings"]
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(look)
-    for product in found:
-        # One attribute has another within; here all dimensions are in one.
-        text = str(product.attributes["ragged_dot_dimension_numbers"])
-        dimensions = ", ".join(re.findall(r"\w+_dimensions = \[[\d, ]*\]", text))
-        precision = str(product.attributes["precision_config"]).replace("#mhlo", "#chlo")
-        with ir.InsertionPoint(product), product.location:
-            named = chlo.ragged_dot(
-                product.results[0].type,
-                *product.operands,
-                ir.Attribute.parse(f"#chlo.ragged_dot<{dimensions}>"),
-                precision_config=ir.Attribute.parse(precision),
-            )
-        product.results[0].replace_all_uses_with(named)
-        product.erase()
+    for product in ragged:
+        _name_ragged_product(product)
 
 
-def _drop_empty_tilings(operation: Any) -> None:
-    """Drops an attribute that jaxlib writes on calls whose layouts are given, and that XLA's plugins may not know."""
-    for inner in (one.operation for region in operation.regions for block in region for one in block.operations):
-        if inner.name == "stablehlo.custom_call" and "result_tilings" in inner.attributes:
-            # Tiled arrays come from XLA alone: here, all of them are empty.
-            del inner.attributes["result_tilings"]
-        _drop_empty_tilings(inner)
+def _name_ragged_product(product: Any) -> None:
+    """Names a product of ragged arrays as JAX does."""
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import chlo
+
+    # One attribute has another within; here all dimensions are in one.
+    text = str(product.attributes["ragged_dot_dimension_numbers"])
+    dimensions = ", ".join(re.findall(r"\w+_dimensions = \[[\d, ]*\]", text))
+    precision = str(product.attributes["precision_config"]).replace("#mhlo", "#chlo")
+    with ir.InsertionPoint(product), product.location:
+        named = chlo.ragged_dot(
+            product.results[0].type,
+            *product.operands,
+            ir.Attribute.parse(f"#chlo.ragged_dot<{dimensions}>"),
+            precision_config=ir.Attribute.parse(precision),
+        )
+    product.results[0].replace_all_uses_with(named)
+    product.erase()

@@ -21,6 +21,8 @@ is what it is here, and README.md which versions were tested. All else that the 
 ``jaxlib.mlir``: ``ir``, ``passmanager``                       attributes of parameters, calls, meshes (`_lowering`)
 MLIR's passes ``sdy-lift-inlined-meshes`` and                  shardings from the form in which HLO keeps them
 ``xla-sdy-round-trip-import-shardy-attrs``                     (`_lowering`)
+``jaxlib.mlir.dialects.chlo``; ``mhlo.ragged_dot``             products of ragged arrays, as JAX writes them and as
+                                                               jaxlib gives them (`_lowering`)
 attributes of parameters: ``tf.aliasing_output``,              what is donated, and how it is spread (`_lowering`)
 ``jax.buffer_donor``, ``sdy.sharding``, ``mhlo.sharding``
 =============================================================  =========================================================
