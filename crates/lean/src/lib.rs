@@ -7,6 +7,7 @@ mod fusion;
 mod gradients_first;
 mod layers;
 mod loop_residuals;
+mod masks_from_results;
 mod narrow;
 mod parts;
 mod pin_layouts;
@@ -23,6 +24,7 @@ pub use fusion::{
 pub use gradients_first::GRADIENTS_FIRST;
 pub use layers::{Borders, CHECKPOINT_LAYERS, CheckpointLayers, Saves};
 pub use loop_residuals::{LOOP_RESIDUALS, LoopResiduals, ResidualPair, ResidualsReport};
+pub use masks_from_results::MASKS_FROM_RESULTS;
 pub use narrow::{kept_for_backward, narrow_arguments, narrow_values};
 pub use parts::{PARTS, Parts, PartsReport};
 pub use pin_layouts::PIN_LAYOUTS;

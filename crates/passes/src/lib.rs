@@ -38,9 +38,9 @@ mod resize;
 pub use memplan_lean::{
     BANDS, BandedPart, Bands, BandsReport, Borders, CHECKPOINT_LAYERS, Checkpoint, CheckpointLayers, FUSION,
     FUSION_OF_UPDATES, Fusion, FusionEdge, FusionOptions, FusionReport, GRADIENTS_FIRST, Halo,
-    LOOP_RESIDUALS, LoopResiduals, LoweredPeak, PARTS, PIN_LAYOUTS, Parts, PartsReport, Products, REMAT,
-    REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS, ROW_BLOCKS, Recomputed, Remat, RematReport, ResidualPair,
-    ResidualsReport, RowBlocks, RowTileOptions, SPLIT_CONCATENATIONS, Saves, SiblingOptions,
+    LOOP_RESIDUALS, LoopResiduals, LoweredPeak, MASKS_FROM_RESULTS, PARTS, PIN_LAYOUTS, Parts, PartsReport,
+    Products, REMAT, REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS, ROW_BLOCKS, Recomputed, Remat, RematReport,
+    ResidualPair, ResidualsReport, RowBlocks, RowTileOptions, SPLIT_CONCATENATIONS, Saves, SiblingOptions,
     SplitConcatenations, Tie, Verdict, checkpoint, kept_for_backward, narrow_arguments, narrow_values,
 };
 pub use memplan_loop_state::{
@@ -116,6 +116,7 @@ pub const ALL: &[&dyn Pass] = &[
     &LEGALIZE,
     &LOOP_RESIDUALS,
     &LOOP_STATE_IN_PLACE,
+    &MASKS_FROM_RESULTS,
     &UNINITIALIZED_RESULTS,
     &OFFLOAD_HALF_ROWS,
     &OFFLOAD_ROWS,

@@ -163,6 +163,12 @@ impl Rewrite {
         };
         vec![
             rewrite(
+                Lever::Recompute,
+                "masks from results",
+                "the mask of a maximum is computed from its result, which is kept anyway",
+                masks,
+            ),
+            rewrite(
                 Lever::Within,
                 "within loops",
                 "a loop sums values instead of stacking them for a later sum, and stacks no value that is equal in every step",
@@ -273,6 +279,11 @@ impl Rewrite {
             },
         ]
     }
+}
+
+/// Only where the compiler keeps barriers: others compute the result again from what it was computed from.
+fn masks(now: &Situation<'_>) -> Vec<AnyPass> {
+    if now.compiler.keeps_barriers { vec![Static(&passes::MASKS_FROM_RESULTS)] } else { Vec::new() }
 }
 
 /// Simplified first, since only then may a value be known not to change; but simplification could lose the program's

@@ -797,8 +797,11 @@ impl<'m> Assignment<'m> {
 
 /// Whether a value has a layout that is not ours to choose: in another memory, tiled, or asked for by a library call.
 pub(super) fn is_unusual(module: &Module, id: InstructionId) -> bool {
-    let instruction = &module.instructions[id];
-    let is_asked_for = matches!(instruction.op, Op::Copy | Op::CustomCall(_) | Op::GetTupleElement { .. });
+    let mut maker = id;
+    while let Op::GetTupleElement { .. } = module.instructions[maker].op {
+        maker = module.instructions[maker].operands[0];
+    }
+    let is_asked_for = matches!(module.instructions[maker].op, Op::Copy | Op::CustomCall(_));
     module.shape(id).any_array(|array| {
         array.is_dynamic()
             || array.layout.as_ref().is_some_and(|layout| {
