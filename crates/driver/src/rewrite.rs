@@ -49,9 +49,6 @@ pub struct RewriteOptions {
     /// The least share of the temporaries that must be saved, since estimates have an error. Above a limit, any saving
     /// counts.
     pub min_saving: f64,
-    /// If nobody says how much slower the program may become: the least share of the bytes that must be saved, for each share
-    /// that is added to the time.
-    pub bytes_for_time: f64,
     /// The least number of bytes to save: in programs of a few kilobytes, rounding to whole allocations is as much as a
     /// tenth.
     pub min_saved: Bytes,
@@ -96,7 +93,6 @@ impl Default for RewriteOptions {
             usual_slowdown: 0.1,
             rewrites: Rewrite::all(),
             min_saving: 0.1,
-            bytes_for_time: 1.5,
             min_saved: Bytes(16 << 10),
             same_bytes: 0.01,
             most_per_replaced: 2.0,

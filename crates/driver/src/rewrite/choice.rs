@@ -36,14 +36,10 @@ pub(super) fn choose(found: &[Estimated], options: &RewriteOptions) -> usize {
     }
 }
 
-/// Whether a program saves enough; if nobody said how much time it may take, also for the time that it adds, since both are
-/// estimates.
+/// Whether a program saves enough, since estimates have an error.
 fn is_worth_it(before: &Estimated, after: &Estimated, options: &RewriteOptions) -> bool {
     let saved = before.price.total.saturating_sub(after.price.total);
-    let is_enough = saved >= options.min_saved && saved.0 as f64 >= before.temp.0 as f64 * options.min_saving;
-    let share = saved.0 as f64 / before.price.total.0.max(1) as f64;
-    let is_fast = || after.price.seconds <= before.price.seconds * (1.0 + share / options.bytes_for_time);
-    is_enough && (options.max_slowdown.is_some() || is_fast())
+    saved >= options.min_saved && saved.0 as f64 >= before.temp.0 as f64 * options.min_saving
 }
 
 /// The smallest program that takes no more time than the first, if it is smaller.
