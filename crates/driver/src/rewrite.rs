@@ -539,7 +539,7 @@ impl Search<'_> {
         if let Some(part) = rewrite.part {
             for (from, attempt) in found.iter().enumerate().skip(first) {
                 let Some(&(_, _, strongest)) = smallest(&priced, from) else { continue };
-                let form = |n| self.candidates(attempt, rewrite, &[part(n)], threads);
+                let form = |n| self.candidates(attempt, rewrite, &[part(&situation, n)], threads);
                 let fitted = self.fitted(&found[0].estimated, attempt, strongest, form)?;
                 priced.extend(fitted.into_iter().map(|(candidate, estimated)| (from, candidate, estimated)));
             }

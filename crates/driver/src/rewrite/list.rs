@@ -6,7 +6,7 @@ use memplan_passes as passes;
 use memplan_passes::AnyPass::{self, Static};
 use memplan_passes::{
     Borders, CheckpointLayers, KeepWithinLoops, LoopResiduals, LoopStateInPlace, OffloadRows, OneIn, Parts,
-    Pipeline, Products, Remat, RowBlocks, Saves, Tie, UpdatesWithinLoops,
+    Pipeline, Products, Remat, RowBlocks, Saves, UpdatesWithinLoops,
 };
 
 use crate::FirstGuess;
@@ -95,8 +95,9 @@ pub struct Rewrite {
     pub ways: fn(&Situation<'_>) -> Vec<AnyPass>,
     /// Which of them are tried.
     pub forms: Forms,
-    /// The form that does so many of 32 parts of what its strongest one does, if there is one. The search fits it to a limit.
-    pub part: Option<fn(u32) -> AnyPass>,
+    /// The form that does about so many of 32 parts of what its strongest one does, if there is one. The search fits it to a
+    /// limit.
+    pub part: Option<fn(&Situation<'_>, u32) -> AnyPass>,
     /// Cleans up after it.
     pub cleanup: Pipeline,
     /// Bytes of the arrays in a program of the kind that it replaces, if only these can be saved.
@@ -251,6 +252,7 @@ impl Rewrite {
                 // compiler runs them as soon as it can.
                 orders: vec![FirstGuess::Text, FirstGuess::Fused],
                 forms: Forms::Nested,
+                part: Some(|now, n| recomputed_first(now, f64::from(n) / f64::from(super::WHOLE))),
                 ..rewrite(
                     Lever::Recompute,
                     "recomputation",
@@ -269,7 +271,7 @@ impl Rewrite {
             },
             Rewrite {
                 forms: Forms::Nested,
-                part: Some(|n| OffloadRows { parts_of_32: n, ..OFFLOAD_SMALL_ROWS }.into()),
+                part: Some(|_, n| OffloadRows { parts_of_32: n, ..OFFLOAD_SMALL_ROWS }.into()),
                 ..rewrite(
                     Lever::Offload,
                     "kept on the host",
@@ -331,11 +333,17 @@ fn checkpoints(now: &Situation<'_>) -> Vec<AnyPass> {
 /// Expensive products and all that is cheap, then what is cheap alone, then that in the first half or quarter of the program
 /// before the peak.
 fn recomputed(now: &Situation<'_>) -> Vec<AnyPass> {
-    let tie = if now.compiler.keeps_barriers { Tie::Barrier } else { Tie::Select };
-    let all = Remat { tie: Some(tie), ..passes::REMAT };
-    let of_products = PRODUCTS.map(|products| Remat { products, ..all });
-    let of_the_first = [0.5, 0.25].map(|reach| Remat { reach, ..all });
-    of_products.into_iter().chain(of_the_first).map(AnyPass::from).collect()
+    let of_products = PRODUCTS.map(|products| Remat { products, ..behind_ties(now) }.into());
+    of_products.into_iter().chain([0.5, 0.25].map(|reach| recomputed_first(now, reach))).collect()
+}
+
+/// What is cheap in the first part of the program before the peak.
+fn recomputed_first(now: &Situation<'_>, reach: f64) -> AnyPass {
+    Remat { reach, ..behind_ties(now) }.into()
+}
+
+fn behind_ties(now: &Situation<'_>) -> Remat {
+    if now.compiler.keeps_barriers { passes::REMAT_BEHIND_BARRIERS } else { passes::REMAT_BEHIND_SELECTS }
 }
 
 /// More parts need fewer bytes, and more time.
