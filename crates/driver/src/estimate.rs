@@ -4,8 +4,7 @@
 //! compiler's rules, which are data ([`Compiler`]). The result is the size of a plan, not a plan to run.
 
 use crate::fast_memory::assign_fast_memory;
-use crate::latency_hiding::{has_collectives, hide_latency};
-use crate::loop_order::order_loops;
+use crate::latency_hiding::{has_transfers, hide_latency};
 use memplan_analysis::{CallGraph, RunEstimate};
 use memplan_fast_memory::{FastMemoryOptions, Selection, TransferOptions};
 use memplan_ir as ir;
@@ -150,12 +149,6 @@ impl Expected {
         let options = plan_options(compiler);
         let mut planned = plan::plan_unnamed(&module, machine, &options)?;
         planned.schedule.apply(&mut module);
-        if let Some(rules) = &compiler.loops_with_slices
-            && order_loops(&mut module, rules)
-        {
-            module.is_scheduled = true;
-            planned = plan::plan_unnamed(&module, machine, &options)?;
-        }
         if let Some(rules) = &compiler.latency_hiding
             && let Some((order, hidden)) = hidden(&module, &planned, rules, machine, &options)
         {
@@ -250,7 +243,7 @@ pub(crate) fn passes_of(compiler: &Compiler) -> Result<Pipeline, EstimateError> 
     Ok(Pipeline::new("estimate", "what the compiler does before it orders a program", list))
 }
 
-/// The module in the order that hides transfers between devices, and its plan. `None` where there are no transfers, or
+/// The module in the order that hides transfers, and its plan. `None` where there are no transfers, or
 /// where the program would need more memory than the scheduler allows for.
 fn hidden(
     module: &Module,
@@ -259,7 +252,7 @@ fn hidden(
     machine: &Target,
     options: &PlanOptions,
 ) -> Option<(Module, Planned)> {
-    if !has_collectives(module) {
+    if !has_transfers(module, rules) {
         return None;
     }
     let costs = ProgramCost::new(module, &planned.facts, &planned.plan, machine).kernels(
@@ -268,7 +261,7 @@ fn hidden(
         machine,
     );
     let mut ordered = module.clone();
-    if !hide_latency(&mut ordered, rules, &|id| costs.of(id).seconds) {
+    if !hide_latency(&mut ordered, rules, &|id| costs.of(id).seconds - costs.of(id).overhead) {
         return None;
     }
     ordered.is_scheduled = true;

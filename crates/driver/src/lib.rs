@@ -30,7 +30,6 @@ mod first_guess;
 mod frontier;
 mod known;
 mod latency_hiding;
-mod loop_order;
 mod memo;
 mod objective;
 mod parallel;

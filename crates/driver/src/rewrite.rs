@@ -397,7 +397,7 @@ impl Search<'_> {
 
     /// Whether programs are put in order.
     fn orders(&self) -> bool {
-        self.options.order && self.compiler.loops_with_slices.is_some()
+        self.options.order && self.compiler.latency_hiding.as_ref().is_some_and(|rules| rules.slice.is_some())
     }
 
     /// Adds the barriers without which the compiler would hold back the gradients of weights; says whether there are any.

@@ -49,10 +49,7 @@ pub struct Compiler {
     /// Whether a kernel writes a result only over an operand that it is computed from.
     #[serde(default)]
     pub over_sources: bool,
-    /// How it orders loops that read slices of their state beside other work; nothing where they are ordered as all else.
-    #[serde(default)]
-    pub loops_with_slices: Option<LoopsWithSlices>,
-    /// How it orders programs of several devices to hide their transfers; nothing where it does not.
+    /// How it orders computations to hide transfers; nothing where it does not.
     #[serde(default)]
     pub latency_hiding: Option<LatencyHiding>,
     /// Whether the memory of a result holds temps before the result is there.
@@ -122,15 +119,7 @@ pub enum HostWaits {
     Always,
 }
 
-/// How loops are ordered that read slices of their state from the beginning of each step, beside other work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LoopsWithSlices {
-    /// How many other products come before a product that no other needs.
-    pub defers: usize,
-}
-
-/// How a scheduler hides the time of transfers between devices behind other work.
+/// How a scheduler hides the time of transfers between devices, and of slices that loops read, behind other work.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LatencyHiding {
@@ -148,12 +137,18 @@ pub struct LatencyHiding {
     pub narrow_rate: f64,
     /// Of a product with a wider result.
     pub wide_rate: f64,
+    /// Of a product of 32-bit floats.
+    pub f32_rate: f64,
     /// Seconds that every product takes besides.
     pub product: f64,
     /// Seconds for each element of a product's result, besides.
     pub element: f64,
     /// How many times as long a product takes whose result has more columns than rows.
     pub more_columns: f64,
+    /// Seconds that a loop's read of a slice of its state takes, by its model; `None` where such reads run in order with all
+    /// else.
+    #[serde(default)]
+    pub slice: Option<f64>,
     /// It takes bytes for time while the program needs at most this share of the machine's memory.
     pub memory_share: f64,
     /// The option that sets that share, in percent.

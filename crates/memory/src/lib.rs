@@ -44,7 +44,7 @@ mod tpu_layout;
 
 pub use addressing::{Addressing, Digit, is_view};
 pub use closest::{closest, did_you_mean};
-pub use compiler::{CodeSize, Compiler, CompilerError, HostWaits, LatencyHiding, LoopsWithSlices, Scheduler};
+pub use compiler::{CodeSize, Compiler, CompilerError, HostWaits, LatencyHiding, Scheduler};
 pub use fast_memory::{FastMemoryDecision, Prefetch, SlicePrefetch, SliceTiming};
 pub use fusion_rules::{ColumnRules, ContractionRules, FusionGoal, FusionRules, MultiOutputRules};
 pub use interval::{ByteRange, Intervals, ProgramKind, Ratios};
