@@ -13,7 +13,7 @@ use memplan_ir::{Dimensions, InstructionId, Module, Op, Shape};
 use memplan_rewriter::views::common_runs;
 use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
 
-use super::layout_normalization::is_elementwise;
+use super::reshape_mover::is_elementwise;
 
 /// The pass.
 pub const SPLITS_LAST: PassFn = PassFn {
