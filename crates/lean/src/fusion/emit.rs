@@ -3,8 +3,8 @@
 use memplan_ir::{ComputationId, FusionKind, InstructionId, Module, Names, Op};
 use memplan_memory::Target;
 use memplan_rewriter::cost::Hero;
-use memplan_rewriter::fusions::{self, Kind, Members};
-use rustc_hash::FxHashSet;
+use memplan_rewriter::fusions::{self, Fused, Kind, Members};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::kernels::{Grouping, Kernel};
 
@@ -24,18 +24,28 @@ pub(super) fn emit(
             module.instructions[id].op = Op::Bitcast;
         }
     }
+    let is_stored = |id: &InstructionId| grouping.kernel_rooted_at(*id).is_some();
+    // Kernels were begun from the last to the first; names count from the first. An expensive operation alone is no fusion.
+    // Anything else is, so that nothing is left for a second run.
+    let is_fusion =
+        |kernel: &&Kernel| !kernel.members.is_empty() && (kernel.hero.is_none() || kernel.members.len() > 1);
+    let kernels = grouping.kernels.values().rev().filter(is_fusion);
+    let copy = |module: &mut Module, kernel: &Kernel, names: &mut Names| {
+        let members = Members { roots: &kernel.roots, all: &kernel.members };
+        fusions::fused_computation(module, target, members, kernel.opcode(module), names)
+    };
+    // What another kernel stores is copied before it becomes a call of that one.
+    let mut copied: FxHashMap<InstructionId, Fused> = FxHashMap::default();
+    for kernel in kernels.clone() {
+        if kernel.members.iter().any(|member| is_stored(member) && !kernel.roots.contains(member)) {
+            copied.insert(kernel.roots[0], copy(module, kernel, names));
+        }
+    }
     let mut inside: FxHashSet<InstructionId> = FxHashSet::default();
     let mut has_several_results = false;
-    // Kernels were begun from the last to the first; names count from the first.
-    for kernel in grouping.kernels.values().rev() {
-        // An expensive operation alone is no fusion. Anything else is, so that nothing is left for a second run.
-        if kernel.members.is_empty() || (kernel.hero.is_some() && kernel.members.len() == 1) {
-            continue;
-        }
-        inside.extend(kernel.members.iter().filter(|member| !kernel.roots.contains(member)));
-        let opcode = kernel.opcode(module);
-        let members = Members { roots: &kernel.roots, all: &kernel.members };
-        let fused = fusions::fused_computation(module, target, members, opcode, names);
+    for kernel in kernels {
+        inside.extend(kernel.members.iter().filter(|member| !is_stored(member)));
+        let fused = copied.remove(&kernel.roots[0]).unwrap_or_else(|| copy(module, kernel, names));
         let kind = kind_of(target, kernel);
         match kernel.roots[..] {
             [root] => fusions::replace(module, &kind, root, fused, names),

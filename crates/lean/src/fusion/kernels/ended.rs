@@ -65,6 +65,27 @@ impl Grouper<'_> {
         false
     }
 
+    /// Whether operations on elements, each read by the next one alone, lead from a product to `id`.
+    pub(super) fn follows_product(&self, id: InstructionId) -> bool {
+        let mut open = vec![id];
+        let mut n_followed = 0;
+        while let Some(&at) = open.get(n_followed).filter(|_| n_followed < MOST_FOLLOWED) {
+            n_followed += 1;
+            for &operand in &self.module.instructions[at].operands {
+                if self.users.of(operand).len() > 1 {
+                    continue;
+                }
+                match &self.module.instructions[operand].op {
+                    Op::Dot(_) => return true,
+                    Op::Reshape { .. } => open.push(operand),
+                    _ if cost::is_pointwise(self.module, operand) => open.push(operand),
+                    _ => {}
+                }
+            }
+        }
+        false
+    }
+
     /// Whether `id` is reduced, as the scores of softmax are, and made by these operations of a product of batches. Where a
     /// product with a dimension of one element is transposed in between, they are not: libtpu transposes by reducing along the
     /// product's other dimension, and stores the product.

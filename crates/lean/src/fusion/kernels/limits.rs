@@ -6,6 +6,7 @@ use memplan_memory::ContractionRules;
 use memplan_rewriter::cost::{self, CostClass, Hero};
 use memplan_rewriter::rows::is_repetition;
 use rustc_hash::FxHashSet;
+use smallvec::SmallVec;
 
 use super::super::report::Verdict;
 use super::{Grouper, Kernel, KernelId, Usage, columns, strides};
@@ -128,7 +129,7 @@ impl Grouper<'_> {
 
     /// Whether one kernel, of all that would use an instruction, stays within its limits with it, and the target has a code
     /// generator for the result.
-    fn check_kernel(
+    pub(super) fn check_kernel(
         &self,
         id: InstructionId,
         class: CostClass,
@@ -264,15 +265,20 @@ impl Grouper<'_> {
         rules.seconds(cycles) > bytes / rules.bandwidth
     }
 
-    /// Whether the kernel that computes a value reads an array through a transpose that moves the last dimension: the value
-    /// is that transpose, or computed element by element from one that nothing else reads. Operands were asked before.
+    /// Whether the kernel that computes a value reads an array through a transpose that moves the last dimension of several
+    /// elements: the value is that transpose, or computed element by element from one that nothing else reads. Operands were
+    /// asked before.
     pub(super) fn does_read_across(&self, id: InstructionId) -> bool {
         let instruction = &self.module.instructions[id];
         match &instruction.op {
             Op::Transpose { dimensions } => {
-                let moves_last = dimensions.last().is_some_and(|&d| d + 1 != dimensions.len() as i64);
-                let source = &self.module.instructions[instruction.operands[0]].op;
-                moves_last && !is_repetition(source)
+                let last = |id: InstructionId| {
+                    let array = self.module.shape(id).as_array();
+                    array.and_then(|array| array.dimensions.iter().rposition(|&extent| extent != 1))
+                };
+                let source = instruction.operands[0];
+                let moves_last = last(id).map(|at| dimensions[at] as usize) != last(source);
+                moves_last && !is_repetition(&self.module.instructions[source].op)
             }
             _ => self.is_computed_of(id, &self.reads_across),
         }
@@ -376,7 +382,12 @@ impl Grouper<'_> {
     /// more.
     fn loads_no_more(&self, id: InstructionId, rules: &ContractionRules) -> bool {
         let bytes = |id| self.bytes[id];
-        let read = self.distinct_arrays_read(id).into_iter().map(bytes).fold(0, u64::saturating_add);
+        // Triton's kernels in XLA count an array twice that is read twice.
+        let operands: SmallVec<[InstructionId; 4]> = match rules.by_strides {
+            true => self.arrays_read(id).collect(),
+            false => self.distinct_arrays_read(id),
+        };
+        let read = operands.into_iter().map(bytes).fold(0, u64::saturating_add);
         rules.tolerance.is_none_or(|tolerance| read <= bytes(id).saturating_add(tolerance.0))
             || rules.by_strides && self.scales_by_row(id)
     }

@@ -247,9 +247,34 @@ impl<'a> Grouper<'a> {
                 self.grouping.views.insert(id);
                 self.last_read[id]
             }
-            _ => self.materialize(id),
+            _ => {
+                let rank = self.materialize(id);
+                self.load_in_products(id, &kernels, usages);
+                rank
+            }
         };
         self.record_reads(id, rank);
+    }
+
+    /// Lets kernels of products compute what they load although others find it in memory, where these kernels are formed first.
+    fn load_in_products(&mut self, id: InstructionId, kernels: &[KernelId], usages: SmallVec<[Usage; 2]>) {
+        let is_asked = self.target.fusion.ends_products_first
+            && !self.kernels_of[id].is_empty()
+            && cost::is_pointwise(self.module, id)
+            && usages.iter().any(|usage| usage.feeds == Some(Hero::Dot));
+        if !is_asked || self.follows_product(id) {
+            return;
+        }
+        for (&kernel, usage) in kernels.iter().zip(usages) {
+            let usage = [usage];
+            let is_loaded = usage[0].feeds == Some(Hero::Dot)
+                && self.check_kernel(id, CostClass::Cheap, &[kernel], &usage, 0).is_ok();
+            if is_loaded {
+                let [usage] = usage;
+                self.join(id, kernel, usage);
+                self.kernels_of[id].push(kernel);
+            }
+        }
     }
 
     /// Keeps the decision about an instruction and each of its users.
