@@ -103,7 +103,10 @@ fn reduce(
     let turned = r.transposed(vector, &order)?;
     let dimensions: Dimensions = order.iter().map(|&d| goes[d as usize]).collect();
     let spread = r.emit(Op::Broadcast { dimensions }, [turned], Shape::Array(to.clone()));
-    let multiplied = r.emit(Op::Binary(BinaryOp::Multiply), [spread, matrix], Shape::Array(to.clone()));
+    // In the product's order: layouts are asked for in the order of operands.
+    let mut factors = [spread, matrix];
+    factors.rotate_left(place);
+    let multiplied = r.emit(Op::Binary(BinaryOp::Multiply), factors, Shape::Array(to.clone()));
     let accumulator = if to.element_type.bits() < 32 { ElementType::F32 } else { to.element_type };
     let wide = convert(r, multiplied, accumulator)?;
     let left: Vec<i64> = (0..to.rank() as i64).filter(|d| !summed.contains(d)).collect();
