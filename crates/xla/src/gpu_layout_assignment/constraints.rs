@@ -531,7 +531,7 @@ impl<'m> Assignment<'m> {
             }
             let operand_rank = self.rank(operand);
             if !can_change_layout(&instruction.op) {
-                if operand_rank == order.len() {
+                if operand_rank == order.len() && self.has_order_of_result(id, number) {
                     self.ask_operand(id, number, &asked.orders, true, true, 0);
                 }
             } else if let Op::Broadcast { dimensions } = &instruction.op {
@@ -602,9 +602,16 @@ impl<'m> Assignment<'m> {
                     return;
                 }
             }
+            if !self.has_order_of_result(id, number) {
+                return;
+            }
             for sibling in 0..instruction.operands.len() {
                 let other = instruction.operands[sibling];
-                if other != operand && !self.module.shape(other).is_tuple() && self.rank(other) == rank {
+                if other != operand
+                    && !self.module.shape(other).is_tuple()
+                    && self.rank(other) == rank
+                    && self.has_order_of_result(id, sibling)
+                {
                     self.ask_operand(id, sibling, &orders, true, true, strength.priority);
                 }
             }
@@ -678,6 +685,12 @@ impl<'m> Assignment<'m> {
             Op::AddDependency => number == 0,
             _ => false,
         }
+    }
+
+    /// Whether an operand of the result's rank has its order. `ScatterSimplifier` gives updates a dimension more than the result.
+    fn has_order_of_result(&self, id: InstructionId, number: usize) -> bool {
+        let instruction = &self.module.instructions[id];
+        !matches!(instruction.op, Op::Scatter(_)) || number <= instruction.operands.len() / 2
     }
 
     fn rank(&self, id: InstructionId) -> usize {
