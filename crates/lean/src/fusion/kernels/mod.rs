@@ -256,9 +256,9 @@ impl<'a> Grouper<'a> {
         self.record_reads(id, rank);
     }
 
-    /// Lets kernels of products compute what they load although others find it in memory, where these kernels are formed first.
+    /// Lets kernels of products compute what they load although others find it in memory: XLA forms those of Triton first.
     fn load_in_products(&mut self, id: InstructionId, kernels: &[KernelId], usages: SmallVec<[Usage; 2]>) {
-        let is_asked = self.target.fusion.ends_products_first
+        let is_asked = self.target.fusion.dot.by_strides
             && !self.kernels_of[id].is_empty()
             && cost::is_pointwise(self.module, id)
             && usages.iter().any(|usage| usage.feeds == Some(Hero::Dot));
