@@ -374,8 +374,8 @@ impl Search<'_> {
         while let Some(member) = open.pop() {
             for &operand in &self.module.instructions[member].operands {
                 let op = &self.module.instructions[operand].op;
-                let is_repeated = matches!(op, Op::Broadcast { .. });
-                let joins = is_repeated
+                let is_made_anywhere = matches!(op, Op::Broadcast { .. } | Op::Iota { .. });
+                let joins = is_made_anywhere
                     || again.contains_key(&operand)
                     || cost::is_pointwise(self.module, operand)
                         && self.module.instructions[operand].control_predecessors.is_empty()
