@@ -72,8 +72,8 @@ pub mod views;
 pub use combiner::plain_combiner;
 pub use one_in::OneIn;
 pub use pass::{
-    AnyPass, Context, Outcome, Pass, PassEq, PassError, PassFn, PassRun, Pipeline, RunOptions, call_graph,
-    run,
+    AnyPass, Context, Outcome, Pass, PassEq, PassError, PassFn, PassRun, Pipeline, RunOptions, Sweep,
+    call_graph, run,
 };
 pub use report::Report;
 pub use rewrite::Rewriter;

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use memplan_analysis::{CallGraph, CallGraphError};
-use memplan_ir::{Module, VerifyErrors, verify};
+use memplan_ir::{InstructionId, Module, VerifyErrors, verify};
 use memplan_memory::Target;
 
-use crate::Report;
+use crate::{Report, Rewriter};
 
 /// A rewrite of a module. Passes are values: those with options have them as fields, and two passes are equal that are of
 /// one type and have equal options, so that what equal passes do to equal modules needs to be done only once.
@@ -99,6 +99,38 @@ impl Pass for PassFn {
 
     fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {
         (self.run)(module, context).map(Outcome::from)
+    }
+}
+
+/// A pass without options that replaces instructions one after the other, by one rule: [`Rewriter::sweep`].
+#[derive(Clone, Copy, Debug)]
+pub struct Sweep {
+    /// The name on the command line.
+    pub name: &'static str,
+    /// One line for people.
+    pub description: &'static str,
+    /// The replacement of an instruction.
+    pub rule: fn(&mut Rewriter<'_>, InstructionId) -> Option<InstructionId>,
+}
+
+impl PartialEq for Sweep {
+    fn eq(&self, other: &Sweep) -> bool {
+        let Sweep { name, description, rule } = *self;
+        (name, description) == (other.name, other.description) && std::ptr::fn_addr_eq(rule, other.rule)
+    }
+}
+
+impl Pass for Sweep {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn description(&self) -> &'static str {
+        self.description
+    }
+
+    fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
+        Ok(Rewriter::swept(module, self.rule).into())
     }
 }
 

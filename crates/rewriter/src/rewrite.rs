@@ -145,6 +145,16 @@ impl<'m> Rewriter<'m> {
         }
     }
 
+    /// Sweeps a module with one rule, and says whether anything was rewritten: [`Rewriter::sweep`], [`Rewriter::finish`].
+    pub fn swept(
+        module: &mut Module,
+        rule: impl FnMut(&mut Rewriter<'_>, InstructionId) -> Option<InstructionId>,
+    ) -> bool {
+        let mut rewriter = Rewriter::new(module);
+        rewriter.sweep(rule);
+        rewriter.finish()
+    }
+
     /// As [`Rewriter::sweep`], for one computation. Those that it calls must have been swept before.
     ///
     /// # Panics

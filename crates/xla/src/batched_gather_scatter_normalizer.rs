@@ -10,19 +10,18 @@
 //!
 //! Left alone: indices of a type that cannot hold the number of a batch. *Changed* means that there is a new concatenation.
 
-use memplan_ir::{Dimensions, ElementType, Insert, InstructionId, Module, Op, Shape};
-use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
+use memplan_ir::{Dimensions, ElementType, Insert, InstructionId, Op, Shape};
+use memplan_rewriter::{Rewriter, Sweep};
 
 /// The pass.
-pub const BATCHED_GATHER_SCATTER_NORMALIZER: PassFn = PassFn {
+pub const BATCHED_GATHER_SCATTER_NORMALIZER: Sweep = Sweep {
     name: "batched-gather-scatter-normalizer",
     description: "write numbers of batches among the indices of gathers and scatters, as XLA's compilers do",
-    run,
+    rule,
 };
 
-fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    let mut rewriter = Rewriter::new(module);
-    rewriter.sweep(|r, id| match r.op(id).clone() {
+fn rule(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
+    match r.op(id).clone() {
         Op::Gather(mut numbers) if !numbers.operand_batching_dims.is_empty() => {
             let of_indices = std::mem::take(&mut numbers.start_indices_batching_dims);
             let indices = with_batches(r, r.operand(id, 1), numbers.index_vector_dim, &of_indices)?;
@@ -51,8 +50,7 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
             }))
         }
         _ => None,
-    });
-    Ok(rewriter.finish())
+    }
 }
 
 /// The indices with the numbers of these dimensions before them.

@@ -13,17 +13,9 @@
 
 use memplan_ir::{InstructionId, Module, Op, Users};
 use memplan_rewriter::unshare::{CloneNames, clone_computation};
-use memplan_rewriter::{Context, Outcome, Pass, PassError, cost};
+use memplan_rewriter::{Context, PassError, cost};
 use rustc_hash::FxHashSet;
 use serde::Deserialize;
-
-/// The pass.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(transparent)]
-pub struct BroadcastRematerializer {
-    /// What is written again; `None` for what the built-in compiler has that runs the pass.
-    pub rules: Option<BroadcastRematerializerRules>,
-}
 
 /// What is written again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -33,34 +25,31 @@ pub struct BroadcastRematerializerRules {
     pub min_bytes: u64,
 }
 
-/// The pass with the rules of the built-in compiler.
-pub const BROADCAST_REMATERIALIZER: BroadcastRematerializer = BroadcastRematerializer { rules: None };
+pass_with_rules!(
+    BROADCAST_REMATERIALIZER = BroadcastRematerializer(BroadcastRematerializerRules),
+    "broadcast-rematerializer",
+    "write an array of one number for each reader rather than copy it, as XLA's GPU compiler does",
+    run
+);
 
-impl Pass for BroadcastRematerializer {
-    fn name(&self) -> &'static str {
-        "broadcast-rematerializer"
+fn run(
+    module: &mut Module,
+    context: &Context<'_>,
+    rules: &BroadcastRematerializerRules,
+) -> Result<bool, PassError> {
+    let users = Users::new(module);
+    let is_large = |id: InstructionId| cost::result_bytes(module, context.target, id) >= rules.min_bytes;
+    let listed = &module.computations[module.entry].instructions;
+    let filled = listed.iter().filter(|&&id| is_filled(module, id) && is_large(id));
+    let copies: Vec<InstructionId> = filled.flat_map(|&id| copies_of(module, &users, id)).collect();
+    let mut names = CloneNames::new(module);
+    for &copy in &copies {
+        write_again(module, copy, &mut names);
     }
-
-    fn description(&self) -> &'static str {
-        "write an array of one number for each reader rather than copy it, as XLA's GPU compiler does"
+    if !copies.is_empty() {
+        module.compact();
     }
-
-    fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {
-        let rules = self.rules.unwrap_or_else(|| super::built_in(self.name()));
-        let users = Users::new(module);
-        let is_large = |id: InstructionId| cost::result_bytes(module, context.target, id) >= rules.min_bytes;
-        let listed = &module.computations[module.entry].instructions;
-        let filled = listed.iter().filter(|&&id| is_filled(module, id) && is_large(id));
-        let copies: Vec<InstructionId> = filled.flat_map(|&id| copies_of(module, &users, id)).collect();
-        let mut names = CloneNames::new(module);
-        for &copy in &copies {
-            write_again(module, copy, &mut names);
-        }
-        if !copies.is_empty() {
-            module.compact();
-        }
-        Ok((!copies.is_empty()).into())
-    }
+    Ok(!copies.is_empty())
 }
 
 /// Whether a kernel writes an array, and reads nothing.

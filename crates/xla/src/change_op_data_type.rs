@@ -12,26 +12,20 @@
 //! first, and so are floats of eight bits, to the type of the product. Left alone: f16 with another type. *Changed* means
 //! that there was such a product.
 
-use memplan_ir::{ArrayShape, ElementType, InstructionId, Module, Op, Shape};
-use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
+use memplan_ir::{ArrayShape, ElementType, InstructionId, Op, Shape};
+use memplan_rewriter::{Rewriter, Sweep};
 
 /// The pass.
-pub const CHANGE_OP_DATA_TYPE: PassFn = PassFn {
+pub const CHANGE_OP_DATA_TYPE: Sweep = Sweep {
     name: "change-op-data-type",
     description: "multiply f16 in f32, and integers to floats in floats, as XLA's CPU compiler does",
-    run,
+    rule: widen,
 };
 
-fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    let mut rewriter = Rewriter::new(module);
-    rewriter.sweep(|r, id| match r.op(id) {
-        Op::Dot(_) | Op::Convolution(_) => widen(r, id),
-        _ => None,
-    });
-    Ok(rewriter.finish())
-}
-
 fn widen(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
+    if !matches!(r.op(id), Op::Dot(_) | Op::Convolution(_)) {
+        return None;
+    }
     let operands = [r.operand(id, 0), r.operand(id, 1)];
     let result = r.array(id)?.clone();
     let are_all =

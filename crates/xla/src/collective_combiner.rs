@@ -21,16 +21,8 @@ use memplan_ir::{
     Opcode, Shape, SliceDimension,
 };
 use memplan_memory::{Bytes, by_name};
-use memplan_rewriter::{Context, Outcome, Pass, PassError, call_graph};
+use memplan_rewriter::{Context, PassError, call_graph};
 use serde::Deserialize;
-
-/// The pass.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(transparent)]
-pub struct CollectiveCombiner {
-    /// How much goes together; `None` for what the built-in compiler has that runs the pass.
-    pub rules: Option<CollectiveCombinerRules>,
-}
 
 /// How much goes together.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -52,48 +44,34 @@ fn unlimited() -> Bytes {
     Bytes(u64::MAX)
 }
 
-/// The pass with the rules of the built-in compiler.
-pub const COLLECTIVE_COMBINER: CollectiveCombiner = CollectiveCombiner { rules: None };
+pass_with_rules!(
+    COLLECTIVE_COMBINER = CollectiveCombiner(CollectiveCombinerRules),
+    "collective-combiner",
+    "send arrays together that go to the same devices, as XLA does",
+    run
+);
 
-impl Pass for CollectiveCombiner {
-    fn name(&self) -> &'static str {
-        "collective-combiner"
+fn run(module: &mut Module, _: &Context<'_>, rules: &CollectiveCombinerRules) -> Result<bool, PassError> {
+    if !module.instructions.values().any(|instruction| collective(&instruction.op).is_some()) {
+        return Ok(false.into());
     }
-
-    fn description(&self) -> &'static str {
-        "send arrays together that go to the same devices, as XLA does"
-    }
-
-    fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
-        if !module.instructions.values().any(|instruction| collective(&instruction.op).is_some()) {
-            return Ok(false.into());
-        }
-        let built_in;
-        let rules = match &self.rules {
-            Some(rules) => rules,
-            None => {
-                built_in = super::built_in(self.name());
-                &built_in
-            }
-        };
-        let computations = call_graph(module, self.name())?.sequential().to_vec();
-        let mut names = Names::new(module);
-        let mut changed = false;
-        for computation in computations {
-            let groups = groups(module, computation, rules);
-            for group in groups {
-                let group = independent(module, &group);
-                if group.len() > 1 {
-                    combine(module, &group, rules, &mut names);
-                    changed = true;
-                }
-            }
-            if changed {
-                module.put_operands_first(computation);
+    let computations = call_graph(module, "collective-combiner")?.sequential().to_vec();
+    let mut names = Names::new(module);
+    let mut changed = false;
+    for computation in computations {
+        let groups = groups(module, computation, rules);
+        for group in groups {
+            let group = independent(module, &group);
+            if group.len() > 1 {
+                combine(module, &group, rules, &mut names);
+                changed = true;
             }
         }
-        Ok(changed.into())
+        if changed {
+            module.put_operands_first(computation);
+        }
     }
+    Ok(changed)
 }
 
 /// The attributes of a collective that is combined with others.

@@ -23,24 +23,24 @@
 //! Left alone: convolutions already in that order. *Changed* means that one was not.
 
 use memplan_ir::{
-    ArrayShape, Convolution, ConvolutionDimensions, Dimensions, ElementType, InstructionId, Module, Op,
-    Shape, Window, WindowDimension,
+    ArrayShape, Convolution, ConvolutionDimensions, Dimensions, ElementType, InstructionId, Op, Shape,
+    Window, WindowDimension,
 };
 use memplan_rewriter::views::inverse;
-use memplan_rewriter::{PassFn, Rewriter};
+use memplan_rewriter::{Rewriter, Sweep};
 
 /// The order of XLA's CPU compiler: `b01f_01io->b01f`.
-pub const CONVOLUTION_CANONICALIZATION: PassFn = PassFn {
+pub const CONVOLUTION_CANONICALIZATION: Sweep = Sweep {
     name: "convolution-canonicalization",
     description: "transpose operands of convolutions into the library's order, as XLA's CPU compiler does",
-    run: |module, _| Ok(reorder_all(module, |_, _, of, _| Some(canonical(of)))),
+    rule: |r, id| reorder_to(r, id, |_, _, of, _| Some(canonical(of))),
 };
 
 /// The orders of XLA's GPU compiler.
-pub const CONVOLUTION_LAYOUTS: PassFn = PassFn {
+pub const CONVOLUTION_LAYOUTS: Sweep = Sweep {
     name: "convolution-layouts",
     description: "transpose operands of convolutions into cuDNN's order, as XLA's GPU compiler lays them out",
-    run: |module, _| Ok(reorder_all(module, of_cudnn)),
+    rule: |r, id| reorder_to(r, id, of_cudnn),
 };
 
 /// For each array of a convolution, which of its dimensions is where in the new order.
@@ -50,19 +50,16 @@ struct Orders {
     result: Dimensions,
 }
 
-fn reorder_all(
-    module: &mut Module,
-    orders: impl Fn(&Rewriter<'_>, InstructionId, &ConvolutionDimensions, &Window) -> Option<Orders>,
-) -> bool {
-    let mut rewriter = Rewriter::new(module);
-    rewriter.sweep(|r, id| {
-        let Op::Convolution(convolution) = r.op(id).clone() else { return None };
-        let orders = orders(r, id, &convolution.dimensions, &convolution.window)?;
-        let all = [&orders.input, &orders.kernel, &orders.result];
-        let is_new = all.into_iter().any(|order| !order.is_sorted());
-        if is_new { reorder(r, id, *convolution, &orders) } else { None }
-    });
-    rewriter.finish()
+fn reorder_to(
+    r: &mut Rewriter<'_>,
+    id: InstructionId,
+    orders: fn(&Rewriter<'_>, InstructionId, &ConvolutionDimensions, &Window) -> Option<Orders>,
+) -> Option<InstructionId> {
+    let Op::Convolution(convolution) = r.op(id).clone() else { return None };
+    let orders = orders(r, id, &convolution.dimensions, &convolution.window)?;
+    let all = [&orders.input, &orders.kernel, &orders.result];
+    let is_new = all.into_iter().any(|order| !order.is_sorted());
+    if is_new { reorder(r, id, *convolution, &orders) } else { None }
 }
 
 /// `b01f_01io->b01f`, with any number of spatial dimensions.

@@ -21,27 +21,25 @@
 use memplan_ir::{
     Convolution, InstructionId, Op, PaddingDimension, Scalar, Shape, SliceDimension, WindowDimension,
 };
-use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
+use memplan_rewriter::{Rewriter, Sweep};
 use smallvec::SmallVec;
 
 /// The pass.
-pub const CONVOLUTION_PADDING_LEGALIZATION: PassFn = PassFn {
+pub const CONVOLUTION_PADDING_LEGALIZATION: Sweep = Sweep {
     name: "convolution-padding-legalization",
     description: "pad operands of convolutions in memory where cuDNN cannot, as XLA's GPU compiler does",
-    run,
+    rule,
 };
 
-fn run(module: &mut memplan_ir::Module, _: &Context<'_>) -> Result<bool, PassError> {
-    let mut rewriter = Rewriter::new(module);
-    rewriter.sweep(|r, id| match r.op(id) {
+fn rule(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
+    match r.op(id) {
         Op::Convolution(convolution) if is_gradient_of_input(r, id, convolution) => slice_result(r, id),
         Op::Convolution(convolution) if is_to_pad(r, id, convolution) => pad_operand(r, id),
         Op::Convolution(convolution) if is_dilated(convolution) && is_swapped(r, id, convolution) => {
             pad_swapped(r, id)
         }
         _ => None,
-    });
-    Ok(rewriter.finish())
+    }
 }
 
 fn is_to_pad(r: &Rewriter<'_>, id: InstructionId, convolution: &Convolution) -> bool {

@@ -17,24 +17,22 @@
 //! Left alone: other divisors that are shared, and constants divided by constants. *Changed* means that there is a new
 //! reciprocal or reshape.
 
-use memplan_ir::{BinaryOp, Dimensions, InstructionId, Module, Op, Scalar, Shape};
-use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
+use memplan_ir::{BinaryOp, Dimensions, InstructionId, Op, Scalar, Shape};
+use memplan_rewriter::{Rewriter, Sweep};
 
 /// The pass.
-pub const DIVISOR_RECIPROCAL: PassFn = PassFn {
+pub const DIVISOR_RECIPROCAL: Sweep = Sweep {
     name: "divisor-reciprocal",
     description: "multiply by reciprocals that are broadcast, as XLA's algebraic simplifier does",
-    run,
+    rule,
 };
 
-fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    let mut rewriter = Rewriter::new(module);
-    rewriter.sweep(|r, id| match r.op(id) {
+fn rule(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
+    match r.op(id) {
         Op::Broadcast { .. } => without_unit_dimensions(r, id),
         Op::Binary(BinaryOp::Divide) => by_reciprocal(r, id),
         _ => None,
-    });
-    Ok(rewriter.finish())
+    }
 }
 
 /// `broadcast(s)`, `s` of shape `[1,16]`, as `broadcast(reshape(s))` of shape `[16]`.

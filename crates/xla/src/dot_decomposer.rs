@@ -15,47 +15,29 @@
 //! Left alone: products with at most one row, column and contracted dimension, and with their batch dimensions first.
 //! *Changed* means that there was another product.
 
-use memplan_ir::{
-    ArrayShape, Dimensions, Dot, DotDimensions, DotOperand, Insert, InstructionId, Module, Op, Shape,
-};
-use memplan_rewriter::{PassFn, Rewriter};
+use memplan_ir::{ArrayShape, Dimensions, Dot, DotDimensions, DotOperand, Insert, InstructionId, Op, Shape};
+use memplan_rewriter::{Rewriter, Sweep};
 
 /// The pass.
-pub const DOT_DECOMPOSER: PassFn = PassFn {
+pub const DOT_DECOMPOSER: Sweep = Sweep {
     name: "dot-decomposer",
     description: "transpose operands of matrix products into the library's order, as XLA's CPU compiler does",
-    run: |module, _| Ok(each_product(module, canonicalize)),
+    rule: canonicalize,
 };
 
 /// Folds transposes of rows and columns into products.
-pub const TRANSPOSE_FOLDING: PassFn = PassFn {
+pub const TRANSPOSE_FOLDING: Sweep = Sweep {
     name: "transpose-folding",
     description: "multiply transposed matrices without moving them, as XLA's CPU compiler does",
-    run: |module, _| Ok(each_product(module, fold_transposes)),
+    rule: fold_transposes,
 };
 
 /// Transposes matrices that are multiplied by vectors.
-pub const MATRIX_VECTOR_PRODUCTS: PassFn = PassFn {
+pub const MATRIX_VECTOR_PRODUCTS: Sweep = Sweep {
     name: "matrix-vector-products",
     description: "transpose matrices that vectors are multiplied by, as XLA's CPU compiler does",
-    run: |module, _| Ok(each_product(module, for_vector)),
+    rule: for_vector,
 };
-
-/// Puts others in place of products.
-fn each_product(
-    module: &mut Module,
-    other: fn(&mut Rewriter<'_>, InstructionId, Dot) -> Option<InstructionId>,
-) -> bool {
-    let mut rewriter = Rewriter::new(module);
-    rewriter.sweep(|r, id| match r.op(id) {
-        Op::Dot(dot) => {
-            let dot = dot.clone();
-            other(r, id, *dot)
-        }
-        _ => None,
-    });
-    rewriter.finish()
-}
 
 /// One operand of a product: which of its dimensions do what.
 struct Side<'a> {
@@ -90,7 +72,8 @@ impl<'a> Side<'a> {
     }
 }
 
-fn canonicalize(r: &mut Rewriter<'_>, id: InstructionId, dot: Dot) -> Option<InstructionId> {
+fn canonicalize(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
+    let Op::Dot(dot) = r.op(id).clone() else { return None };
     let (left, right) = (r.operand(id, 0), r.operand(id, 1));
     let result = r.array(id)?.clone();
     let lhs = Side::new(r.array(left)?, &dot.dimensions, DotOperand::Lhs);
@@ -112,7 +95,7 @@ fn canonicalize(r: &mut Rewriter<'_>, id: InstructionId, dot: Dot) -> Option<Ins
         .with_batch(0..n_batch, 0..n_batch);
     let shape = ArrayShape::new(result.element_type, extents([lhs.width(), rhs.width()]));
     let product =
-        r.emit(Op::Dot(Box::new(Dot { dimensions, ..dot })), [new_left, new_right], Shape::Array(shape));
+        r.emit(Op::Dot(Box::new(Dot { dimensions, ..*dot })), [new_left, new_right], Shape::Array(shape));
     r.reshaped(product, &result.dimensions)
 }
 
@@ -130,7 +113,8 @@ fn arranged(r: &mut Rewriter<'_>, id: InstructionId, order: Vec<i64>, extents: D
     r.reshaped(transposed, &extents).expect("arrays are multiplied")
 }
 
-fn fold_transposes(r: &mut Rewriter<'_>, id: InstructionId, mut dot: Dot) -> Option<InstructionId> {
+fn fold_transposes(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
+    let Op::Dot(mut dot) = r.op(id).clone() else { return None };
     let [mut left, mut right] = [r.operand(id, 0), r.operand(id, 1)];
     // Vectors are not transposed.
     if [left, right].iter().any(|&operand| r.array(operand).is_none_or(|array| array.dimensions.len() < 2)) {
@@ -153,12 +137,13 @@ fn fold_transposes(r: &mut Rewriter<'_>, id: InstructionId, mut dot: Dot) -> Opt
         return None;
     }
     let shape = Shape::Array(r.array(id)?.clone());
-    Some(r.emit(Op::Dot(Box::new(dot)), [left, right], shape))
+    Some(r.emit(Op::Dot(dot), [left, right], shape))
 }
 
 /// XLA folds transposes of matrices into products of two matrices alone. The matrix is on the left with its rows, or on the
 /// right with its columns.
-fn for_vector(r: &mut Rewriter<'_>, id: InstructionId, mut dot: Dot) -> Option<InstructionId> {
+fn for_vector(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
+    let Op::Dot(mut dot) = r.op(id).clone() else { return None };
     let mut operands = [r.operand(id, 0), r.operand(id, 1)];
     let DotDimensions { lhs_contracting, rhs_contracting, lhs_batch, .. } = &mut dot.dimensions;
     if !lhs_batch.is_empty() || r.dimensions(id)?.len() != 1 {
@@ -174,5 +159,5 @@ fn for_vector(r: &mut Rewriter<'_>, id: InstructionId, mut dot: Dot) -> Option<I
         }
     }
     let shape = r.shape(id).clone();
-    changed.then(|| r.emit(Op::Dot(Box::new(dot)), operands, shape))
+    changed.then(|| r.emit(Op::Dot(dot), operands, shape))
 }

@@ -19,17 +19,9 @@ use memplan_ir::{
     ComputationId, Cursor, Dot, DotOperand, Insert, InstructionId, Module, Names, Op, SliceDimension,
 };
 use memplan_memory::Bytes;
-use memplan_rewriter::{Context, Outcome, Pass, PassError, call_graph};
+use memplan_rewriter::{Context, PassError, call_graph};
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use serde::Deserialize;
-
-/// The pass.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
-#[serde(transparent)]
-pub struct DotMerger {
-    /// Which products are small; `None` for what the built-in compiler has that runs the pass.
-    pub rules: Option<DotMergerRules>,
-}
 
 /// Which products are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -41,33 +33,26 @@ pub struct DotMergerRules {
     pub max_ratio: i64,
 }
 
-/// The pass with the rules of the built-in compiler.
-pub const DOT_MERGER: DotMerger = DotMerger { rules: None };
+pass_with_rules!(
+    DOT_MERGER = DotMerger(DotMergerRules),
+    "dot-merger",
+    "multiply once where products share an operand, as XLA's GPU compiler does",
+    run
+);
 
-impl Pass for DotMerger {
-    fn name(&self) -> &'static str {
-        "dot-merger"
-    }
-
-    fn description(&self) -> &'static str {
-        "multiply once where products share an operand, as XLA's GPU compiler does"
-    }
-
-    fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
-        let rules = self.rules.unwrap_or_else(|| super::built_in(self.name()));
-        let computations = call_graph(module, self.name())?.sequential().to_vec();
-        let mut names = Names::new(module);
-        let mut changed = false;
-        for computation in computations {
-            let merged = Merger::new(module, rules).merge(computation);
-            changed |= !merged.is_empty();
-            merged.iter().for_each(|group| multiply_once(module, group, &mut names));
-            if !merged.is_empty() {
-                module.put_operands_first(computation);
-            }
+fn run(module: &mut Module, _: &Context<'_>, rules: &DotMergerRules) -> Result<bool, PassError> {
+    let computations = call_graph(module, "dot-merger")?.sequential().to_vec();
+    let mut names = Names::new(module);
+    let mut changed = false;
+    for computation in computations {
+        let merged = Merger::new(module, *rules).merge(computation);
+        changed |= !merged.is_empty();
+        merged.iter().for_each(|group| multiply_once(module, group, &mut names));
+        if !merged.is_empty() {
+            module.put_operands_first(computation);
         }
-        Ok(changed.into())
     }
+    Ok(changed)
 }
 
 /// Products that become one: what they share, the others' order.

@@ -13,19 +13,9 @@
 //! dimensions is a batch or summed, or has one element. Left alone: products with more than
 //! [`DotStrengthReduction::max_size`] for each batch, and integers. *Changed* means that there was such a product.
 
-use memplan_ir::{
-    ArrayShape, BinaryOp, Dimensions, Dot, ElementType, InstructionId, Module, Op, Scalar, Shape,
-};
-use memplan_rewriter::{Context, Outcome, Pass, PassError, Rewriter};
+use memplan_ir::{ArrayShape, BinaryOp, Dimensions, ElementType, InstructionId, Module, Op, Scalar, Shape};
+use memplan_rewriter::{Context, PassError, Rewriter};
 use serde::Deserialize;
-
-/// The pass.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
-#[serde(transparent)]
-pub struct DotStrengthReduction {
-    /// What is small; `None` for what the built-in compiler has that runs the pass.
-    pub rules: Option<DotStrengthReductionRules>,
-}
 
 /// What is small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -35,38 +25,23 @@ pub struct DotStrengthReductionRules {
     pub max_size: u64,
 }
 
-/// The pass with the rules of the built-in compiler.
-pub const DOT_STRENGTH_REDUCTION: DotStrengthReduction = DotStrengthReduction { rules: None };
+pass_with_rules!(
+    DOT_STRENGTH_REDUCTION = DotStrengthReduction(DotStrengthReductionRules),
+    "dot-strength-reduction",
+    "multiply small matrices by vectors elementwise, as XLA's GPU compiler does",
+    run
+);
 
-impl Pass for DotStrengthReduction {
-    fn name(&self) -> &'static str {
-        "dot-strength-reduction"
-    }
-
-    fn description(&self) -> &'static str {
-        "multiply small matrices by vectors elementwise, as XLA's GPU compiler does"
-    }
-
-    fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
-        let rules = self.rules.unwrap_or_else(|| super::built_in(self.name()));
-        let mut rewriter = Rewriter::new(module);
-        rewriter.sweep(|r, id| match r.op(id) {
-            Op::Dot(dot) => {
-                let dot = dot.clone();
-                reduce(r, rules, id, &dot)
-            }
-            _ => None,
-        });
-        Ok(rewriter.finish().into())
-    }
+fn run(module: &mut Module, _: &Context<'_>, rules: &DotStrengthReductionRules) -> Result<bool, PassError> {
+    Ok(Rewriter::swept(module, |r, id| reduce(r, rules, id)))
 }
 
 fn reduce(
     r: &mut Rewriter<'_>,
-    rules: DotStrengthReductionRules,
+    rules: &DotStrengthReductionRules,
     id: InstructionId,
-    dot: &Dot,
 ) -> Option<InstructionId> {
+    let Op::Dot(dot) = r.op(id).clone() else { return None };
     let numbers = &dot.dimensions;
     let sides = [
         (r.operand(id, 0), &numbers.lhs_batch, &numbers.lhs_contracting),

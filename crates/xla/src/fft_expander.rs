@@ -17,30 +17,28 @@
 use std::f64::consts::TAU;
 
 use memplan_ir::{
-    BinaryOp, Dimensions, Dot, DotDimensions, ElementType, FftKind, Insert, InstructionId, Module, Op,
-    Precision, Scalar, Shape, UnaryOp,
+    BinaryOp, Dimensions, Dot, DotDimensions, ElementType, FftKind, Insert, InstructionId, Op, Precision,
+    Scalar, Shape, UnaryOp,
 };
-use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
+use memplan_rewriter::{Rewriter, Sweep};
 
 /// Rows of the matrix unit, and lanes.
 const STEP: i64 = 128;
 
 /// The pass.
-pub const FFT_EXPANDER: PassFn = PassFn {
+pub const FFT_EXPANDER: Sweep = Sweep {
     name: "fft-expander",
     description: "transform by matrix products, as XLA's TPU compiler does",
-    run,
+    rule,
 };
 
-fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    let mut rewriter = Rewriter::new(module);
-    rewriter.sweep(|r, id| match r.op(id).clone() {
+fn rule(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
+    match r.op(id).clone() {
         Op::Fft { kind, lengths } if lengths.iter().all(|&n| has_steps(n)) => {
             transform(r, id, kind, &lengths)
         }
         _ => None,
-    });
-    Ok(rewriter.finish())
+    }
 }
 
 fn has_steps(n: i64) -> bool {

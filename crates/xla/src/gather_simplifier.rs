@@ -12,24 +12,22 @@
 //! Left alone: gathers and scatters with batches, and those whose slices do not come last. *Changed* means that there is
 //! a new reshape.
 
-use memplan_ir::{Dimensions, Insert, InstructionId, Module, Op, Shape};
-use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
+use memplan_ir::{Dimensions, Insert, InstructionId, Op, Shape};
+use memplan_rewriter::{Rewriter, Sweep};
 
 /// The pass.
-pub const GATHER_SIMPLIFIER: PassFn = PassFn {
+pub const GATHER_SIMPLIFIER: Sweep = Sweep {
     name: "gather-simplifier",
     description: "gather and scatter slices with all their dimensions, as XLA's CPU compiler does",
-    run,
+    rule,
 };
 
-fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    let mut rewriter = Rewriter::new(module);
-    rewriter.sweep(|r, id| match r.op(id) {
+fn rule(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
+    match r.op(id) {
         Op::Gather(_) => gather(r, id),
         Op::Scatter(_) => scatter(r, id),
         _ => None,
-    });
-    Ok(rewriter.finish())
+    }
 }
 
 fn gather(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {

@@ -11,18 +11,10 @@
 
 use memplan_ir::{InstructionId, Module, Op};
 use memplan_memory::Bytes;
-use memplan_rewriter::{Context, Outcome, Pass, PassError};
+use memplan_rewriter::{Context, PassError};
 use serde::Deserialize;
 
 use super::workspace;
-
-/// The pass.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
-#[serde(transparent)]
-pub struct GemmWorkspace {
-    /// How much; `None` for what the built-in compiler has that runs the pass.
-    pub rules: Option<GemmWorkspaceRules>,
-}
 
 /// The library's working memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -32,23 +24,16 @@ pub struct GemmWorkspaceRules {
     pub bytes: Bytes,
 }
 
-/// The pass with the rules of the built-in compiler.
-pub const GEMM_WORKSPACE: GemmWorkspace = GemmWorkspace { rules: None };
+pass_with_rules!(
+    GEMM_WORKSPACE = GemmWorkspace(GemmWorkspaceRules),
+    "gemm-workspace",
+    "give cuBLAS working memory for products of complex numbers, as XLA's GPU compiler does",
+    run
+);
 
-impl Pass for GemmWorkspace {
-    fn name(&self) -> &'static str {
-        "gemm-workspace"
-    }
-
-    fn description(&self) -> &'static str {
-        "give cuBLAS working memory for products of complex numbers, as XLA's GPU compiler does"
-    }
-
-    fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
-        let rules = self.rules.unwrap_or_else(|| super::built_in(self.name()));
-        let needed = |module: &Module, id| is_for_library(module, id).then_some(rules.bytes);
-        Ok(workspace::give(module, (self.name(), "gemm"), needed)?.into())
-    }
+fn run(module: &mut Module, _: &Context<'_>, rules: &GemmWorkspaceRules) -> Result<bool, PassError> {
+    let needed = |module: &Module, id| is_for_library(module, id).then_some(rules.bytes);
+    workspace::give(module, ("gemm-workspace", "gemm"), needed)
 }
 
 fn is_for_library(module: &Module, id: InstructionId) -> bool {

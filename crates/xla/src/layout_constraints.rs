@@ -8,22 +8,18 @@
 //! XLA follows these calls when it assigns layouts, and so does [`crate::GPU_LAYOUT_ASSIGNMENT`]. XLA removes them before it
 //! fuses, so this pass runs after that one. Left alone: calls for another layout than that of their operand. Idempotent.
 
-use memplan_ir::{Module, Op};
-use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
+use memplan_ir::{InstructionId, Op};
+use memplan_rewriter::{Rewriter, Sweep};
 
 /// The pass.
-pub const LAYOUT_CONSTRAINTS: PassFn = PassFn {
+pub const LAYOUT_CONSTRAINTS: Sweep = Sweep {
     name: "layout-constraints",
     description: "drop calls that fix layouts, once layouts are decided",
-    run,
+    rule,
 };
 
-fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    let mut rewriter = Rewriter::new(module);
-    rewriter.sweep(|r, id| {
-        let Op::CustomCall(call) = r.op(id) else { return None };
-        let &[operand] = r.operands(id) else { return None };
-        (&*call.target == "LayoutConstraint" && r.shape(operand) == r.shape(id)).then_some(operand)
-    });
-    Ok(rewriter.finish())
+fn rule(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
+    let Op::CustomCall(call) = r.op(id) else { return None };
+    let &[operand] = r.operands(id) else { return None };
+    (&*call.target == "LayoutConstraint" && r.shape(operand) == r.shape(id)).then_some(operand)
 }

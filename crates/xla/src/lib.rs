@@ -4,6 +4,42 @@
 //! before their use, operands are rearranged to suit a library. The passes have XLA's names. A compiler's file lists
 //! the passes that it runs; some have a table of options there, which only the pass itself parses.
 
+/// A pass with the rules that a compiler's file has for it, and the pass with those of the first built-in compiler that has some.
+macro_rules! pass_with_rules {
+    ($constant:ident = $pass:ident($rules:ty), $name:literal, $description:literal, $run:expr) => {
+        /// The pass.
+        #[derive(Clone, Debug, Default, PartialEq, serde::Deserialize)]
+        #[serde(transparent)]
+        pub struct $pass {
+            /// `None` for the rules of the first built-in compiler that has some.
+            pub rules: Option<$rules>,
+        }
+
+        /// The pass with the rules of a built-in compiler.
+        pub const $constant: $pass = $pass { rules: None };
+
+        impl memplan_rewriter::Pass for $pass {
+            fn name(&self) -> &'static str {
+                $name
+            }
+
+            fn description(&self) -> &'static str {
+                $description
+            }
+
+            fn run(
+                &self,
+                module: &mut memplan_ir::Module,
+                context: &memplan_rewriter::Context<'_>,
+            ) -> Result<memplan_rewriter::Outcome, memplan_rewriter::PassError> {
+                let run: fn(&mut _, &_, &_) -> Result<bool, _> = $run;
+                let rules = self.rules.clone().unwrap_or_else(|| crate::built_in($name));
+                run(module, context, &rules).map(Into::into)
+            }
+        }
+    };
+}
+
 mod batched_gather_scatter_normalizer;
 mod bfloat16_propagation;
 mod broadcast_rematerializer;

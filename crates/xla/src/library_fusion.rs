@@ -19,20 +19,12 @@ use std::collections::VecDeque;
 use memplan_ir::{
     ArrayShape, BinaryOp, ComputationId, ElementType, FusionKind, InstructionId, Module, Op, Opcode, Users,
 };
-use memplan_rewriter::{Context, Outcome, Pass, PassError, call_graph};
+use memplan_rewriter::{Context, PassError, call_graph};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Deserialize;
 use smallvec::SmallVec;
 
 use super::fusions::{self, Group, post_order};
-
-/// The pass.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
-#[serde(transparent)]
-pub struct LibraryFusion {
-    /// The operations that the library supports; `None` for those of the built-in compiler that runs the pass.
-    pub rules: Option<LibraryRules>,
-}
 
 /// The operations that the library supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -56,28 +48,21 @@ pub struct LibraryRules {
     pub leaves_last_broadcast: bool,
 }
 
-/// The pass with the rules of the built-in compiler.
-pub const LIBRARY_FUSION: LibraryFusion = LibraryFusion { rules: None };
+pass_with_rules!(
+    LIBRARY_FUSION = LibraryFusion(LibraryRules),
+    "library-fusion",
+    "give matrix products, convolutions and reductions to a library, as XLA's CPU compiler does",
+    run
+);
 
-impl Pass for LibraryFusion {
-    fn name(&self) -> &'static str {
-        "library-fusion"
+fn run(module: &mut Module, context: &Context<'_>, rules: &LibraryRules) -> Result<bool, PassError> {
+    let graph = call_graph(module, "library-fusion")?;
+    let users = Users::new(module);
+    let mut groups = Vec::new();
+    for &computation in graph.sequential() {
+        groups.extend(Library::new(module, rules, &users, computation).groups());
     }
-
-    fn description(&self) -> &'static str {
-        "give matrix products, convolutions and reductions to a library, as XLA's CPU compiler does"
-    }
-
-    fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {
-        let rules = self.rules.unwrap_or_else(|| super::built_in(self.name()));
-        let graph = call_graph(module, self.name())?;
-        let users = Users::new(module);
-        let mut groups = Vec::new();
-        for &computation in graph.sequential() {
-            groups.extend(Library::new(module, &rules, &users, computation).groups());
-        }
-        fusions::fuse(module, context, &groups, FusionKind::Custom).map(Outcome::from)
-    }
+    fusions::fuse(module, context, &groups, FusionKind::Custom)
 }
 
 /// Which operations the library has.

@@ -14,31 +14,20 @@
 //! Left alone: groups of batches, and groups that differ between batches. *Changed* means that there was such a product.
 
 use memplan_ir::{
-    BinaryOp, ComparisonDirection, Dimensions, Dot, DotDimensions, ElementType, Insert, InstructionId,
-    Module, Op, RaggedDot, Scalar, Shape,
+    BinaryOp, ComparisonDirection, Dimensions, Dot, DotDimensions, ElementType, Insert, InstructionId, Op,
+    Scalar, Shape,
 };
-use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
+use memplan_rewriter::{Rewriter, Sweep};
 
 /// The pass.
-pub const RAGGED_DOT_REWRITER: PassFn = PassFn {
+pub const RAGGED_DOT_REWRITER: Sweep = Sweep {
     name: "ragged-dot-rewriter",
     description: "multiply all groups of rows with all weights, as XLA does",
-    run,
+    rule: rewrite,
 };
 
-fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    let mut rewriter = Rewriter::new(module);
-    rewriter.sweep(|r, id| match r.op(id) {
-        Op::RaggedDot(dot) => {
-            let dot = dot.clone();
-            rewrite(r, id, *dot)
-        }
-        _ => None,
-    });
-    Ok(rewriter.finish())
-}
-
-fn rewrite(r: &mut Rewriter<'_>, id: InstructionId, dot: RaggedDot) -> Option<InstructionId> {
+fn rewrite(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
+    let Op::RaggedDot(dot) = r.op(id).clone() else { return None };
     let &[lhs, rhs, sizes] = r.operands(id) else { return None };
     let DotDimensions { lhs_contracting, rhs_contracting, lhs_batch, rhs_batch } = dot.dimensions;
     let &ragged = dot.lhs_ragged_dims.first()?;

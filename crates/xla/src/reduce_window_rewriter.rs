@@ -17,30 +17,28 @@
 //! *Changed* means that there was such a sum.
 
 use memplan_ir::{
-    ComputationId, Dimensions, Insert, InstructionId, Literal, Module, Op, PaddingDimension, Shape, Window,
+    ComputationId, Dimensions, Insert, InstructionId, Literal, Op, PaddingDimension, Shape, Window,
     WindowDimension,
 };
-use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
+use memplan_rewriter::{Rewriter, Sweep};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 /// The pass.
-pub const REDUCE_WINDOW_REWRITER: PassFn =
-    PassFn { name: "reduce-window-rewriter", description: "compute running sums as trees, as XLA does", run };
+pub const REDUCE_WINDOW_REWRITER: Sweep =
+    Sweep { name: "reduce-window-rewriter", description: "compute running sums as trees, as XLA does", rule };
 
 /// Elements that are summed up one after the other, which XLA's CPU and GPU compilers both set.
 const ROW: i64 = 16;
 
-fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    let mut rewriter = Rewriter::new(module);
-    rewriter.sweep(|r, id| match r.op(id) {
+fn rule(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
+    match r.op(id) {
         Op::ReduceWindow(window) => {
             let (dimension, backward) = running_dimension(r, id, window)?;
             rewrite(r, id, dimension, backward)
         }
         _ => None,
-    });
-    Ok(rewriter.finish())
+    }
 }
 
 /// The only dimension along which a window meets one more element with each step, and whether it does so from the end.

@@ -11,25 +11,21 @@
 //!
 //! *Changed* means that an operation was moved before a transpose.
 
-use memplan_ir::{Dimensions, InstructionId, Module, Op, Shape};
+use memplan_ir::{Dimensions, InstructionId, Op, Shape};
 use memplan_rewriter::views::inverse;
-use memplan_rewriter::{Context, PassError, PassFn, Rewriter, cost};
+use memplan_rewriter::{Rewriter, Sweep, cost};
 use smallvec::SmallVec;
 
 /// The pass.
-pub const RESHAPE_MOVER: PassFn = PassFn {
+pub const RESHAPE_MOVER: Sweep = Sweep {
     name: "reshape-mover",
     description: "compute elementwise before transposing, as XLA's CPU and TPU compilers do",
-    run,
+    rule,
 };
 
-fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    let mut rewriter = Rewriter::new(module);
-    rewriter.sweep(|r, id| {
-        let moves = is_elementwise(r, id) && !reads_shared_transpose(r, id);
-        moves.then(|| pointwise(r, id)).flatten()
-    });
-    Ok(rewriter.finish())
+fn rule(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
+    let moves = is_elementwise(r, id) && !reads_shared_transpose(r, id);
+    moves.then(|| pointwise(r, id)).flatten()
 }
 
 /// Whether an operand is a transpose that somebody else reads, too.

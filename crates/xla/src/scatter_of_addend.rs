@@ -9,30 +9,26 @@
 //! XLA CPU and GPU, on all programs of docs/truth.md with such sums. Left alone: scatters with other readers.
 //! *Changed* means that there is a new scatter.
 
-use memplan_ir::{BinaryOp, InstructionId, Module, Op};
-use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
+use memplan_ir::{BinaryOp, InstructionId, Op};
+use memplan_rewriter::{Rewriter, Sweep};
 
 /// The pass.
-pub const SCATTER_OF_ADDEND: PassFn = PassFn {
+pub const SCATTER_OF_ADDEND: Sweep = Sweep {
     name: "scatter-of-addend",
     description: "scatter into the array that the result is added to, as XLA's algebraic simplifier does",
-    run,
+    rule,
 };
 
-fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    let mut rewriter = Rewriter::new(module);
-    rewriter.sweep(|r, id| {
-        let &[first, second] = r.operands(id) else { return None };
-        let is_sum = matches!(r.op(id), Op::Binary(BinaryOp::Add)) && !r.has_control_dependencies(id);
-        let (scatter, addend) = match () {
-            () if !is_sum || first == second => return None,
-            () if adds_to_zeros(r, first) => (first, second),
-            () if adds_to_zeros(r, second) => (second, first),
-            () => return None,
-        };
-        Some(r.copy(scatter, |scatter| scatter.operands[0] = addend))
-    });
-    Ok(rewriter.finish())
+fn rule(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
+    let &[first, second] = r.operands(id) else { return None };
+    let is_sum = matches!(r.op(id), Op::Binary(BinaryOp::Add)) && !r.has_control_dependencies(id);
+    let (scatter, addend) = match () {
+        () if !is_sum || first == second => return None,
+        () if adds_to_zeros(r, first) => (first, second),
+        () if adds_to_zeros(r, second) => (second, first),
+        () => return None,
+    };
+    Some(r.copy(scatter, |scatter| scatter.operands[0] = addend))
 }
 
 /// Whether an instruction scatters into zeros, for one reader, by sums.

@@ -18,29 +18,20 @@
 
 use memplan_ir::{
     ArrayShape, BinaryOp, ComparisonDirection, ComputationId, Dimensions, ElementType, Insert, InstructionId,
-    Module, Op, Scalar, ScatterDimensions, Shape, UnaryOp,
+    Op, Scalar, ScatterDimensions, Shape, UnaryOp,
 };
-use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
+use memplan_rewriter::{Rewriter, Sweep};
 use rustc_hash::FxHashMap;
 
 /// The pass.
-pub const SELECT_AND_SCATTER_EXPANDER: PassFn = PassFn {
+pub const SELECT_AND_SCATTER_EXPANDER: Sweep = Sweep {
     name: "select-and-scatter-expander",
     description: "compute gradients of pooling by a search for positions and a scatter, as XLA's CPU and GPU compilers do",
-    run,
+    rule: expand,
 };
 
 /// The type of positions.
 const PLACE: ElementType = ElementType::S32;
-
-fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    let mut rewriter = Rewriter::new(module);
-    rewriter.sweep(|r, id| match r.op(id) {
-        Op::SelectAndScatter(_) => expand(r, id),
-        _ => None,
-    });
-    Ok(rewriter.finish())
-}
 
 fn expand(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     let Op::SelectAndScatter(window) = r.op(id).clone() else { return None };

@@ -18,17 +18,9 @@ use memplan_ir::{
     ArrayShape, BinaryOp, Dimensions, Dot, ElementType, InstructionId, Module, Op, PaddingDimension, Scalar,
     Shape,
 };
-use memplan_rewriter::{Context, Outcome, Pass, PassError, Rewriter};
+use memplan_rewriter::{Context, PassError, Rewriter};
 use serde::Deserialize;
 use smallvec::SmallVec;
-
-/// The pass.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
-#[serde(transparent)]
-pub struct SplitkRewriter {
-    /// Costs and gains of parts; `None` for those of the built-in compiler that runs the pass.
-    pub rules: Option<SplitkRules>,
-}
 
 /// Costs and gains of parts, in the compiler's own unit of time.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
@@ -50,33 +42,19 @@ pub struct SplitkRules {
     pub sum: f64,
 }
 
-/// The pass with the rules of the built-in compiler.
-pub const SPLITK_REWRITER: SplitkRewriter = SplitkRewriter { rules: None };
+pass_with_rules!(
+    SPLITK_REWRITER = SplitkRewriter(SplitkRules),
+    "splitk-rewriter",
+    "split the sums of small matrix products into several parts, as XLA's GPU compiler does",
+    run
+);
 
-impl Pass for SplitkRewriter {
-    fn name(&self) -> &'static str {
-        "splitk-rewriter"
-    }
-
-    fn description(&self) -> &'static str {
-        "split the sums of small matrix products into several parts, as XLA's GPU compiler does"
-    }
-
-    fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
-        let rules = self.rules.unwrap_or_else(|| super::built_in(self.name()));
-        let mut rewriter = Rewriter::new(module);
-        rewriter.sweep(|r, id| match r.op(id) {
-            Op::Dot(dot) => {
-                let dot = dot.clone();
-                split(r, &rules, id, *dot)
-            }
-            _ => None,
-        });
-        Ok(rewriter.finish().into())
-    }
+fn run(module: &mut Module, _: &Context<'_>, rules: &SplitkRules) -> Result<bool, PassError> {
+    Ok(Rewriter::swept(module, |r, id| split(r, rules, id)))
 }
 
-fn split(r: &mut Rewriter<'_>, rules: &SplitkRules, id: InstructionId, dot: Dot) -> Option<InstructionId> {
+fn split(r: &mut Rewriter<'_>, rules: &SplitkRules, id: InstructionId) -> Option<InstructionId> {
+    let Op::Dot(mut dot) = r.op(id).clone() else { return None };
     let product = Product::new(r, id, &dot)?;
     let parts = product.best_number_of_parts(rules);
     if parts == 1 {
@@ -87,8 +65,7 @@ fn split(r: &mut Rewriter<'_>, rules: &SplitkRules, id: InstructionId, dot: Dot)
     let (extent, parts) = (i64::try_from(extent).ok()?, parts as i64);
     let result = r.array(id)?.clone();
 
-    let mut cut = dot;
-    let numbers = &mut cut.dimensions;
+    let numbers = &mut dot.dimensions;
     let cut_left = numbers.lhs_contracting[which];
     let cut_right = numbers.rhs_contracting[which];
     let lhs = with_parts(r, left, cut_left, extent, parts);
@@ -103,7 +80,7 @@ fn split(r: &mut Rewriter<'_>, rules: &SplitkRules, id: InstructionId, dot: Dot)
     }
     let extents = [parts].into_iter().chain(result.dimensions.iter().copied());
     let shape = Shape::array(product.accumulator, extents);
-    let partial = r.emit(Op::Dot(Box::new(cut)), [lhs, rhs], shape);
+    let partial = r.emit(Op::Dot(dot), [lhs, rhs], shape);
     let zero = r.splat_array(Scalar::integer(product.accumulator, 0), &[]);
     let adder = r.combiner("sum", BinaryOp::Add, product.accumulator);
     let sum = ArrayShape { element_type: product.accumulator, ..result.clone() };

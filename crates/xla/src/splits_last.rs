@@ -9,17 +9,17 @@
 //! Features in groups (group normalization) have a short last dimension, which tiles would pad. libtpu works on whole features
 //! and sums groups last. *Changed* means that an operation was moved before a reshape.
 
-use memplan_ir::{Dimensions, InstructionId, Module, Op, Shape};
+use memplan_ir::{Dimensions, InstructionId, Op, Shape};
 use memplan_rewriter::views::common_runs;
-use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
+use memplan_rewriter::{Rewriter, Sweep};
 
 use super::reshape_mover::is_elementwise;
 
 /// The pass.
-pub const SPLITS_LAST: PassFn = PassFn {
+pub const SPLITS_LAST: Sweep = Sweep {
     name: "splits-last",
     description: "compute before splitting dimensions, as XLA's TPU compiler does",
-    run,
+    rule,
 };
 
 const RESHAPE: Op = Op::Reshape { inferred_dimension: None };
@@ -27,15 +27,13 @@ const RESHAPE: Op = Op::Reshape { inferred_dimension: None };
 /// The dimensions that become one: each before the split, with those after it.
 type Runs = Vec<(i64, Vec<i64>)>;
 
-fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    let mut rewriter = Rewriter::new(module);
-    rewriter.sweep(|r, id| match r.op(id) {
+fn rule(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
+    match r.op(id) {
         _ if r.has_control_dependencies(id) => None,
         Op::Reduce { .. } => sum(r, id),
         _ if is_elementwise(r, id) => elementwise(r, id),
         _ => None,
-    });
-    Ok(rewriter.finish())
+    }
 }
 
 /// How a reshape splits dimensions, if it does nothing else.

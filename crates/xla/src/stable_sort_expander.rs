@@ -12,17 +12,9 @@
 //! sorts with control dependencies. *Changed* means that a sort got positions.
 
 use memplan_ir::{ArrayShape, Cursor, ElementType, Insert, InstructionId, Module, Names, Op, Shape};
-use memplan_rewriter::{Context, Outcome, Pass, PassError};
+use memplan_rewriter::{Context, PassError};
 use serde::Deserialize;
 use smallvec::SmallVec;
-
-/// The pass.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
-#[serde(transparent)]
-pub struct StableSortExpander {
-    /// Which operands are positions; `None` for the rules of the built-in compiler that runs the pass.
-    pub rules: Option<StableSortRules>,
-}
 
 /// Which operands are positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -32,25 +24,18 @@ pub struct StableSortRules {
     pub sees_broadcasts: bool,
 }
 
-/// The pass with the rules of a built-in compiler.
-pub const STABLE_SORT_EXPANDER: StableSortExpander = StableSortExpander { rules: None };
-
 /// The type of positions; an iota of another type is not taken for them.
 const PLACE: ElementType = ElementType::S32;
 
-impl Pass for StableSortExpander {
-    fn name(&self) -> &'static str {
-        "stable-sort-expander"
-    }
+pass_with_rules!(
+    STABLE_SORT_EXPANDER = StableSortExpander(StableSortRules),
+    "stable-sort-expander",
+    "sort positions along with elements in stable sorts, as XLA's GPU compiler does",
+    run
+);
 
-    fn description(&self) -> &'static str {
-        "sort positions along with elements in stable sorts, as XLA's GPU compiler does"
-    }
-
-    fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
-        let rules = self.rules.unwrap_or_else(|| super::built_in(self.name()));
-        Ok(expand_all(module, rules).into())
-    }
+fn run(module: &mut Module, _: &Context<'_>, rules: &StableSortRules) -> Result<bool, PassError> {
+    Ok(expand_all(module, *rules))
 }
 
 fn expand_all(module: &mut Module, rules: StableSortRules) -> bool {

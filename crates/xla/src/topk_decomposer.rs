@@ -20,16 +20,8 @@ use memplan_ir::{
     InstructionId, Module, Op, Scalar, Shape,
 };
 use memplan_memory::by_name;
-use memplan_rewriter::{Context, Outcome, Pass, PassError, Rewriter};
+use memplan_rewriter::{Context, PassError, Rewriter};
 use serde::Deserialize;
-
-/// The pass.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(transparent)]
-pub struct TopkDecomposer {
-    /// What the library finds; `None` for what it finds in the built-in compiler that runs the pass.
-    pub rules: Option<TopkRules>,
-}
 
 /// What the library finds without sorting.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -47,42 +39,25 @@ pub struct TopkRules {
     pub packs: bool,
 }
 
-/// The pass with the rules of a built-in compiler.
-pub const TOPK_DECOMPOSER: TopkDecomposer = TopkDecomposer { rules: None };
-
 /// Rows with this many elements or more have positions that half of an integer does not hold.
 const PACKED_ELEMENTS: i64 = 1 << 16;
 
 /// The type of positions, and of integers that hold an element and its position.
 const PLACE: ElementType = ElementType::S32;
 
-impl Pass for TopkDecomposer {
-    fn name(&self) -> &'static str {
-        "topk-decomposer"
-    }
+pass_with_rules!(
+    TOPK_DECOMPOSER = TopkDecomposer(TopkRules),
+    "topk-decomposer",
+    "sort whole rows where no kernel finds the largest elements, as XLA's CPU and GPU compilers do",
+    run
+);
 
-    fn description(&self) -> &'static str {
-        "sort whole rows where no kernel finds the largest elements, as XLA's CPU and GPU compilers do"
-    }
-
-    fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
-        let rules = self.rules.clone().unwrap_or_else(|| super::built_in(self.name()));
-        let mut rewriter = Rewriter::new(module);
-        rewriter.sweep(|r, id| match *r.op(id) {
-            Op::TopK { k, largest, .. } => decompose(r, &rules, id, k, largest),
-            _ => None,
-        });
-        Ok(rewriter.finish().into())
-    }
+fn run(module: &mut Module, _: &Context<'_>, rules: &TopkRules) -> Result<bool, PassError> {
+    Ok(Rewriter::swept(module, |r, id| decompose(r, rules, id)))
 }
 
-fn decompose(
-    r: &mut Rewriter<'_>,
-    rules: &TopkRules,
-    id: InstructionId,
-    k: i64,
-    largest: bool,
-) -> Option<InstructionId> {
+fn decompose(r: &mut Rewriter<'_>, rules: &TopkRules, id: InstructionId) -> Option<InstructionId> {
+    let Op::TopK { k, largest, .. } = *r.op(id) else { return None };
     let operand = r.operand(id, 0);
     let array = r.array(operand)?.clone();
     let &n = array.dimensions.last()?;

@@ -14,27 +14,21 @@
 //! libraries need them. Left alone: solves from the right, which were transposed already. *Changed* means that a solve
 //! was transposed.
 
-use memplan_ir::{Dimensions, InstructionId, Module, Op};
-use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
+use memplan_ir::{Dimensions, InstructionId, Op};
+use memplan_rewriter::{Rewriter, Sweep};
 
 /// The pass.
-pub const TRIANGULAR_SOLVE_LAYOUTS: PassFn = PassFn {
+pub const TRIANGULAR_SOLVE_LAYOUTS: Sweep = Sweep {
     name: "triangular-solve-layouts",
     description: "make matrices of triangular solves column-major, as XLA's CPU and GPU compilers do",
-    run,
+    rule: turn,
 };
-
-fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    let mut rewriter = Rewriter::new(module);
-    rewriter.sweep(|r, id| match r.op(id) {
-        Op::TriangularSolve(solve) if solve.left_side => turn(r, id),
-        _ => None,
-    });
-    Ok(rewriter.finish())
-}
 
 fn turn(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     let Op::TriangularSolve(mut solve) = r.op(id).clone() else { return None };
+    if !solve.left_side {
+        return None;
+    }
     (solve.left_side, solve.lower) = (!solve.left_side, !solve.lower);
     let operands = [r.operand(id, 0), r.operand(id, 1)];
     let operands = [transposed(r, operands[0])?, transposed(r, operands[1])?];

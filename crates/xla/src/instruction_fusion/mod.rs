@@ -24,21 +24,13 @@ use std::collections::BinaryHeap;
 use cranelift_entity::{EntitySet, SecondaryMap};
 use memplan_ir::{ComputationId, FusionKind, InstructionId, Module, Op, Users};
 use memplan_memory::Target;
-use memplan_rewriter::{Context, Outcome, Pass, PassError, call_graph, cost};
+use memplan_rewriter::{Context, PassError, call_graph, cost};
 use rustc_hash::FxHashSet;
 use serde::Deserialize;
 use smallvec::SmallVec;
 
 use super::fusions::{self, Group, post_order};
 use indexing::Indexing;
-
-/// The pass.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
-#[serde(transparent)]
-pub struct InstructionFusion {
-    /// The limits on fusion; `None` for those of the built-in compiler that runs the pass.
-    pub rules: Option<InstructionFusionRules>,
-}
 
 /// Limits on fusion, in addition to the rules of all kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -56,28 +48,25 @@ pub struct InstructionFusionRules {
     pub max_vector_bytes: u64,
 }
 
-/// The pass with the rules of the built-in compiler.
-pub const INSTRUCTION_FUSION: InstructionFusion = InstructionFusion { rules: None };
+pass_with_rules!(
+    INSTRUCTION_FUSION = InstructionFusion(InstructionFusionRules),
+    "instruction-fusion",
+    "fuse operands into their consumers one by one, as XLA's CPU compiler does",
+    run
+);
 
-impl Pass for InstructionFusion {
-    fn name(&self) -> &'static str {
-        "instruction-fusion"
+fn run(
+    module: &mut Module,
+    context: &Context<'_>,
+    rules: &InstructionFusionRules,
+) -> Result<bool, PassError> {
+    let graph = call_graph(module, "instruction-fusion")?;
+    let users = Users::new(module);
+    let mut groups = Vec::new();
+    for &computation in graph.sequential() {
+        groups.extend(Fuser::new(module, context.target, rules, &users, computation).groups());
     }
-
-    fn description(&self) -> &'static str {
-        "fuse operands into their consumers one by one, as XLA's CPU compiler does"
-    }
-
-    fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {
-        let rules = self.rules.unwrap_or_else(|| super::built_in(self.name()));
-        let graph = call_graph(module, self.name())?;
-        let users = Users::new(module);
-        let mut groups = Vec::new();
-        for &computation in graph.sequential() {
-            groups.extend(Fuser::new(module, context.target, &rules, &users, computation).groups());
-        }
-        fusions::fuse(module, context, &groups, FusionKind::Loop).map(Outcome::from)
-    }
+    fusions::fuse(module, context, &groups, FusionKind::Loop)
 }
 
 /// Operands of an instruction, each once, without constants that are part of the code.
