@@ -12,11 +12,7 @@
 //! as long as the padded operand, and are sliced. Other dilated operands, as in transposed convolutions, are also padded
 //! between elements (seen on jaxlib 0.10.2).
 //!
-//! XLA makes the larger operand the input, with the remaining padding. For the gradient of the kernel of a transposed
-//! convolution, this is the gradient of the result: both operands are padded, the smaller one between elements
-//! (0.12.0.1).
-//!
-//! Left alone: cropping. *Changed* means that an operand was padded, or a result sliced.
+//! Left alone: cropping, and gradients of kernels of transposed convolutions, of which XLA pads both operands. *Changed* means that an operand was padded, or a result sliced.
 
 use memplan_ir::{
     Convolution, InstructionId, Op, PaddingDimension, Scalar, Shape, SliceDimension, WindowDimension,
@@ -35,9 +31,6 @@ fn rule(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     match r.op(id) {
         Op::Convolution(convolution) if is_gradient_of_input(r, id, convolution) => slice_result(r, id),
         Op::Convolution(convolution) if is_to_pad(r, id, convolution) => pad_operand(r, id),
-        Op::Convolution(convolution) if is_dilated(convolution) && is_swapped(r, id, convolution) => {
-            pad_swapped(r, id)
-        }
         _ => None,
     }
 }
@@ -130,46 +123,4 @@ fn pad_operand(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId>
     let pad = r.emit(Op::Pad { dimensions: padding }, [operands[0], zero], Shape::Array(padded));
     let shape = r.shape(id).clone();
     Some(r.emit(Op::Convolution(convolution), [pad, operands[1]], shape))
-}
-
-/// The same convolution of both operands padded, as it is if the kernel becomes the input and needs different padding before
-/// and after.
-fn pad_swapped(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
-    let Op::Convolution(mut convolution) = r.op(id).clone() else { return None };
-    let Convolution { window, dimensions: numbers, .. } = &mut *convolution;
-    let is_plain = |w: &WindowDimension| w.stride == 1 && w.window_dilation == 1 && !w.window_reversal;
-    if !window.dimensions.iter().all(is_plain)
-        || window.dimensions.iter().all(|w| w.padding_low == w.padding_high)
-    {
-        return None;
-    }
-    let operands = r.operands(id).to_vec();
-    let mut padded = [0, 1].map(|i| r.array(operands[i]).cloned());
-    let [Some(input), Some(kernel)] = &mut padded else { return None };
-    let none = |rank: usize| SmallVec::from_elem(PaddingDimension::default(), rank);
-    let mut paddings: [SmallVec<[PaddingDimension; 2]>; 2] = [none(input.rank()), none(kernel.rank())];
-    let spatial = numbers.input_spatial.iter().zip(&numbers.kernel_spatial);
-    for (w, (&i, &k)) in window.dimensions.iter_mut().zip(spatial) {
-        let extent = &mut input.dimensions[i as usize];
-        paddings[0][i as usize].interior = std::mem::replace(&mut w.base_dilation, 1) - 1;
-        *extent += (*extent - 1).max(0) * paddings[0][i as usize].interior;
-        // What the kernel lacks when it is the input, which is read from its end.
-        let padding = &mut paddings[1][k as usize];
-        (padding.low, padding.high) = (w.padding_high - w.size + *extent, w.padding_low - w.size + *extent);
-        if padding.low < 0 || padding.high < 0 {
-            return None;
-        }
-        w.padding_low += padding.low;
-        w.padding_high += padding.high;
-        w.size += padding.low + padding.high;
-        kernel.dimensions[k as usize] = w.size;
-    }
-    let mut all = Vec::new();
-    for ((operand, padding), array) in operands.into_iter().zip(paddings).zip(padded) {
-        let array = array.expect("both are arrays");
-        let zero = r.splat_array(Scalar::integer(array.element_type, 0), &[]);
-        all.push(r.emit(Op::Pad { dimensions: padding }, [operand, zero], Shape::Array(array)));
-    }
-    let shape = r.shape(id).clone();
-    Some(r.emit(Op::Convolution(convolution), all, shape))
 }

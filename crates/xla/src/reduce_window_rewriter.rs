@@ -17,8 +17,7 @@
 //! *Changed* means that there was such a sum.
 
 use memplan_ir::{
-    ComputationId, Dimensions, Insert, InstructionId, Literal, Op, PaddingDimension, Shape, Window,
-    WindowDimension,
+    ComputationId, Dimensions, Insert, InstructionId, Op, PaddingDimension, Shape, Window, WindowDimension,
 };
 use memplan_rewriter::{Rewriter, Sweep};
 use rustc_hash::FxHashMap;
@@ -71,10 +70,9 @@ fn rewrite(
 ) -> Option<InstructionId> {
     let &[operand, initial] = r.operands(id) else { return None };
     let reducer = r.get(id).called[0];
-    let computes_numbers = r
-        .module()
-        .instructions_of(reducer)
-        .all(|(_, instruction)| instruction.op.is_elementwise() || instruction.op.is_input());
+    let computes_numbers = r.module().instructions_of(reducer).all(|(_, instruction)| {
+        instruction.op.is_elementwise() || matches!(instruction.op, Op::Parameter { .. })
+    });
     let rank = r.array(operand)?.dimensions.len();
     if !computes_numbers || r.array(id)?.element_type != r.array(operand)?.element_type {
         return None;
@@ -164,7 +162,6 @@ impl Running {
         for id in r.live_instructions_of(self.reducer) {
             let value = match r.op(id).clone() {
                 Op::Parameter { number } => [left, right][number as usize],
-                Op::Constant(literal) => constant(r, literal, &extents),
                 op => {
                     let operands: Vec<InstructionId> =
                         r.operands(id).iter().map(|operand| values[operand]).collect();
@@ -177,11 +174,6 @@ impl Running {
         let root = r.root_of(self.reducer);
         values[&root]
     }
-}
-
-fn constant(r: &mut Rewriter<'_>, literal: Literal, extents: &[i64]) -> InstructionId {
-    let scalar = r.constant(literal);
-    r.broadcast_scalar(scalar, extents)
 }
 
 /// A part of the last dimension.

@@ -17,27 +17,12 @@ pub const RESHAPE_DECOMPOSER: PassFn = PassFn {
     run,
 };
 
-/// The same for what a program or a computation results in.
-pub const RESHAPE_DECOMPOSER_OF_RESULTS: PassFn = PassFn {
-    name: "reshape-decomposer-of-results",
-    description: "replace reshapes that move no bytes and make a result by bitcasts, as XLA does before it fuses",
-    run: run_on_results,
-};
-
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     if !layouts_agree(module) {
         return Ok(false);
     }
     let views: Vec<InstructionId> =
         module.instructions.keys().filter(|&id| cost::moves_no_bytes(module, id)).collect();
-    views.iter().for_each(|&id| module.instructions[id].op = Op::Bitcast);
-    Ok(!views.is_empty())
-}
-
-/// Kernels support reshapes; values that are passed on in the right shape need none.
-fn run_on_results(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    let roots = module.computations.values().map(|computation| computation.root);
-    let views: Vec<InstructionId> = roots.filter(|&id| cost::moves_no_bytes(module, id)).collect();
     views.iter().for_each(|&id| module.instructions[id].op = Op::Bitcast);
     Ok(!views.is_empty())
 }

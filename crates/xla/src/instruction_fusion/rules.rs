@@ -1,6 +1,6 @@
 //! Whether one instruction may be computed in the kernel of another.
 
-use memplan_ir::{ElementType, InstructionId, Module, Op, Opcode, Scalar};
+use memplan_ir::{ElementType, InstructionId, Module, Op, Opcode};
 use memplan_rewriter::cost::{self, CostClass, Hero};
 
 use super::{Fuser, Kernel};
@@ -130,29 +130,9 @@ impl Fuser<'_> {
     fn is_same_slice(&self, id: InstructionId, update: InstructionId) -> bool {
         let slice = &self.module.instructions[id];
         let update = &self.module.instructions[update];
-        let starts = &update.operands[2..];
-        let is_as_large = self.module.shape(id).same_ignoring_layout(self.module.shape(update.operands[1]));
-        is_as_large
-            && match &slice.op {
-                Op::DynamicSlice { .. } => {
-                    let is_same = |(&a, &b): (&InstructionId, &InstructionId)| {
-                        a == b || self.integer(a).is_some_and(|a| self.integer(b) == Some(a))
-                    };
-                    slice.operands[1..].iter().zip(starts).all(is_same)
-                }
-                Op::Slice { dimensions } => dimensions
-                    .iter()
-                    .zip(starts)
-                    .all(|(slice, &start)| slice.stride == 1 && self.integer(start) == Some(slice.start)),
-                _ => false,
-            }
-    }
-
-    fn integer(&self, id: InstructionId) -> Option<i64> {
-        match &self.module.instructions[id].op {
-            Op::Constant(literal) => Scalar::splat_of(literal.as_array()?)?.as_integer(),
-            _ => None,
-        }
+        slice.opcode() == Opcode::DynamicSlice
+            && slice.operands[1..] == update.operands[2..]
+            && self.module.shape(id).same_ignoring_layout(self.module.shape(update.operands[1]))
     }
 
     fn is_slow_concatenation(&self, id: InstructionId) -> bool {
