@@ -1,24 +1,18 @@
-//! `cudnn-fused-conv-rewriter`: fuses a convolution with the additions to its result.
+//! `cudnn-fused-conv-rewriter`: fuses a convolution with the array that is added to its result.
 //!
 //! ```text
-//!   c = f32[8,4,4,16] convolution(x, w)
-//!   b = f32[8,4,4,16] broadcast(bias), dimensions={3}       =>    r = f32[8,4,4,16] fusion(x, w, bias, side)
-//!   d = f32[8,4,4,16] add(c, b)
-//!   e = f32[8,4,4,16] add(d, side)
-//!   r = f32[8,4,4,16] maximum(e, zeros)
+//!   c = f32[8,4,4,16] convolution(x, w)            =>    d = f32[8,4,4,16] fusion(x, w, side)
+//!   d = f32[8,4,4,16] add(c, side)
 //! ```
 //!
-//! cuDNN adds one number for each feature (a bias) and one array (a residual, sums of skips), in either order, and sets
-//! negative numbers to zero. It reads that array from memory, even a broadcast, and its result has memory of its own.
+//! cuDNN reads that array (a residual, a sum of skips) from memory, even a broadcast, and its result has memory of its own.
 //! Later operations read the result there: a sum of many convolutions is not computed from all of them at the end. Seen
-//! in 0.12.
+//! in 0.12, where it also adds biases and sets negative numbers to zero, without which estimates are as near.
 //!
 //! Left alone: convolutions of the backward half, whose library calls add nothing, and results with other readers before
 //! the addition. *Changed* means that there is a new kernel.
 
-use memplan_ir::{
-    BinaryOp, Convolution, FusionKind, InstructionId, Module, Op, Scalar, Users, WindowDimension,
-};
+use memplan_ir::{BinaryOp, Convolution, FusionKind, InstructionId, Module, Op, Users, WindowDimension};
 use memplan_rewriter::{Context, PassError, PassFn, call_graph};
 use rustc_hash::FxHashSet;
 
@@ -27,7 +21,7 @@ use super::fusions::{self, Group};
 /// The pass.
 pub const CUDNN_FUSED_CONV_REWRITER: PassFn = PassFn {
     name: "cudnn-fused-conv-rewriter",
-    description: "add biases and residuals in the kernel of a convolution, as XLA's GPU compiler does",
+    description: "add residuals in the kernel of a convolution, as XLA's GPU compiler does",
     run,
 };
 
@@ -38,13 +32,11 @@ fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
     for &computation in call_graph(module, CUDNN_FUSED_CONV_REWRITER.name)?.sequential() {
         for &id in &module.computations[computation].instructions {
             let Op::Convolution(convolution) = &module.instructions[id].op else { continue };
-            if is_forward(convolution) {
-                let group = with_what_is_added(module, &users, id, convolution.dimensions.output_feature);
-                let is_new = group.members.iter().all(|member| !taken.contains(member));
-                if group.root != id && is_new {
-                    taken.extend(&group.members);
-                    groups.push(group);
-                }
+            if is_forward(convolution)
+                && let Some(sum) = sum(module, &users, id, convolution.dimensions.output_feature)
+                && taken.insert(sum)
+            {
+                groups.push(Group { root: sum, members: vec![sum, id] });
             }
         }
     }
@@ -60,45 +52,13 @@ fn is_forward(convolution: &Convolution) -> bool {
         && convolution.batch_group_count == 1
 }
 
-/// A convolution with what cuDNN computes of its result.
-fn with_what_is_added(module: &Module, users: &Users, id: InstructionId, feature: i64) -> Group {
-    let op = |id: InstructionId| &module.instructions[id].op;
-    let mut group = Group { root: id, members: vec![id] };
-    let (mut has_bias, mut has_side) = (false, false);
-    while let &[user] = users.of(group.root) {
-        let instruction = &module.instructions[user];
-        let &[lhs, rhs] = &instruction.operands[..] else { break };
-        let other = if lhs == group.root { rhs } else { lhs };
-        let is_bias = matches!(op(other), Op::Broadcast { dimensions } if dimensions[..] == [feature]);
-        let is_free = instruction.control_predecessors.is_empty() && lhs != rhs;
-        let ends = match op(user) {
-            Op::Binary(BinaryOp::Add) if is_free && is_bias && !has_bias => {
-                has_bias = true;
-                false
-            }
-            Op::Binary(BinaryOp::Add) if is_free && !is_bias && !has_side => {
-                has_side = true;
-                false
-            }
-            Op::Binary(BinaryOp::Maximum) if is_free && is_zeros(module, other) => true,
-            _ => break,
-        };
-        if is_bias || ends {
-            group.members.insert(0, other);
-        }
-        group.members.insert(0, user);
-        group.root = user;
-        if ends {
-            break;
-        }
-    }
-    group
-}
-
-/// Whether an instruction repeats a zero.
-fn is_zeros(module: &Module, id: InstructionId) -> bool {
-    let instruction = &module.instructions[id];
-    let Op::Broadcast { .. } = instruction.op else { return false };
-    let Op::Constant(literal) = &module.instructions[instruction.operands[0]].op else { return false };
-    literal.as_array().and_then(Scalar::splat_of).is_some_and(|value| value.is_zero())
+/// The sum of a convolution and another array, which is no bias.
+fn sum(module: &Module, users: &Users, id: InstructionId, feature: i64) -> Option<InstructionId> {
+    let &[user] = users.of(id) else { return None };
+    let instruction = &module.instructions[user];
+    let &[lhs, rhs] = &instruction.operands[..] else { return None };
+    let other = &module.instructions[if lhs == id { rhs } else { lhs }].op;
+    let is_bias = matches!(other, Op::Broadcast { dimensions } if dimensions[..] == [feature]);
+    let is_sum = instruction.op == Op::Binary(BinaryOp::Add) && instruction.control_predecessors.is_empty();
+    (is_sum && lhs != rhs && !is_bias).then_some(user)
 }
