@@ -53,7 +53,7 @@ pass_with_rules!(
 
 fn run(module: &mut Module, _: &Context<'_>, rules: &CollectiveCombinerRules) -> Result<bool, PassError> {
     if !module.instructions.values().any(|instruction| collective(&instruction.op).is_some()) {
-        return Ok(false.into());
+        return Ok(false);
     }
     let computations = call_graph(module, "collective-combiner")?.sequential().to_vec();
     let mut names = Names::new(module);
