@@ -24,7 +24,6 @@ use memplan_ir::{
 };
 use memplan_rewriter::cost::{CostClass, class_of};
 use memplan_rewriter::{Context, PassError, PassFn, loops};
-use rustc_hash::FxHashSet;
 
 /// The pass.
 pub const MASKS_FROM_RESULTS: PassFn = PassFn {
@@ -44,13 +43,11 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
         users.of(*result).iter().for_each(|&user| module.replace_operand(user, *result, kept));
         masks.iter().for_each(|&mask| module.instructions[mask].operands[0] = kept);
     }
-    let changed: FxHashSet<ComputationId> =
+    // Bounds are in the order of computations.
+    let mut changed: Vec<ComputationId> =
         bounds.iter().map(|bound| module.instructions[bound.result].parent).collect();
-    for computation in
-        module.computations.keys().filter(|computation| changed.contains(computation)).collect::<Vec<_>>()
-    {
-        module.put_operands_first(computation);
-    }
+    changed.dedup();
+    changed.into_iter().for_each(|computation| module.put_operands_first(computation));
     Ok(!bounds.is_empty())
 }
 

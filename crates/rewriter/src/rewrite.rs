@@ -27,6 +27,7 @@ use memplan_ir::{
 };
 use smallvec::SmallVec;
 
+use crate::loops::scalar;
 use crate::side_effects::SideEffects;
 use crate::unshare::unshare_async;
 
@@ -308,14 +309,8 @@ impl<'m> Rewriter<'m> {
 
     /// The element that all elements of a constant, or of a broadcast of one, are. Linear in the bytes of the constant.
     pub fn splat(&self, id: InstructionId) -> Option<Scalar> {
-        match self.op(id) {
-            Op::Constant(Literal::Array(literal)) => Scalar::splat_of(literal),
-            Op::Broadcast { .. } => match self.op(self.operand(id, 0)) {
-                Op::Constant(Literal::Array(literal)) => Scalar::splat_of(literal),
-                _ => None,
-            },
-            _ => None,
-        }
+        let constant = if let Op::Broadcast { .. } = self.op(id) { self.operand(id, 0) } else { id };
+        scalar(self.module, constant)
     }
 
     // Making.

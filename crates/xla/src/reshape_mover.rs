@@ -61,10 +61,8 @@ fn before_transpose(r: &mut Rewriter<'_>, id: InstructionId, order: &Dimensions)
     let (extents, element_type) = (r.dimensions(id)?, r.element_type(id)?);
     let back = inverse(order);
     let operands: SmallVec<[InstructionId; 4]> = r.operands(id).iter().copied().collect();
-    let operands: Option<Vec<InstructionId>> = operands
-        .into_iter()
-        .map(|operand| untransposed(r, operand, order).or_else(|| r.transposed(operand, &back)))
-        .collect();
+    let operands: Option<Vec<InstructionId>> =
+        operands.into_iter().map(|operand| untransposed(r, operand, order)).collect();
     let shape = Shape::array(element_type, back.iter().map(|&d| extents[d as usize]));
     let op = r.op(id).clone();
     Some(r.emit(op, operands?, shape))

@@ -33,8 +33,7 @@ enum Kind {
     Transfers,
     Start,
     End,
-    /// Reads of slices run beside everything else.
-    StartOfSlice,
+    /// The end of a read of a slice, which runs beside everything else. Its start is work.
     EndOfSlice,
 }
 
@@ -103,7 +102,7 @@ impl Backwards {
                 end.transfers_before = transfer_seconds(module, id, rules);
                 end
             } else if slices.contains(&id) {
-                nodes.push(node(id, Kind::StartOfSlice, UNKNOWN, operands));
+                nodes.push(node(id, Kind::Work, UNKNOWN, operands));
                 let mut end = node(id, Kind::EndOfSlice, UNKNOWN, vec![nodes.len() - 1]);
                 end.transfers_before = rules.slice.unwrap_or(UNKNOWN);
                 end
@@ -146,7 +145,7 @@ impl Backwards {
         all
     }
 
-    /// How long after a node what it reads can run, backwards: the time of a transfer, between its end and its start.
+    /// The time between a node and what it reads, backwards: between the end of a transfer and its start, that of the transfer.
     fn latency(&self, user: NodeId) -> f64 {
         let node = &self.nodes[user];
         match node.kind {

@@ -97,7 +97,7 @@ pub(crate) fn hide_latency(
     changed
 }
 
-/// Makes a start of a collective, of which the instruction itself is the end: in between, its operands and its result are in
+/// Makes the start of a collective; the instruction itself becomes the end. In between, its operands and its result are in
 /// memory, and a sum is where its operand was.
 fn start(module: &mut Module, names: &mut Names, users: &Users, id: InstructionId) -> InstructionId {
     let instruction = module.instructions[id].clone();

@@ -43,7 +43,7 @@ fn devices(module: &Module, id: InstructionId) -> f64 {
     }
 }
 
-/// What the scheduler counts for an instruction that is no transfer, of which the cost model says `seconds`.
+/// The scheduler's seconds of an instruction that is no transfer; `seconds` are those of the cost model.
 pub(super) fn work_seconds(
     module: &Module,
     id: InstructionId,

@@ -283,7 +283,7 @@ impl Rewrite {
     }
 }
 
-/// Only where the compiler keeps barriers: others compute the result again from what it was computed from.
+/// Only for compilers that keep barriers: others would compute the result again from its operands.
 fn masks(now: &Situation<'_>) -> Vec<AnyPass> {
     if now.compiler.keeps_barriers { vec![Static(&passes::MASKS_FROM_RESULTS)] } else { Vec::new() }
 }

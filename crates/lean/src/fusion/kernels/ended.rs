@@ -43,42 +43,34 @@ impl Grouper<'_> {
         {
             return false;
         }
+        let moves = |op: &Op| matches!(op, Op::Reshape { .. } | Op::Bitcast | Op::Transpose { .. });
+        self.any_product_before(id, moves, |product, before| {
+            self.bytes[id] <= self.bytes[product] || self.are_scores(id, product, before)
+        })
+    }
+
+    /// Whether operations on elements, each read by the next one alone, lead from a product to `id`.
+    pub(super) fn follows_product(&self, id: InstructionId) -> bool {
+        self.any_product_before(id, |op| matches!(op, Op::Reshape { .. }), |_, _| true)
+    }
+
+    /// Whether a product is as asked for from which operations on elements, or such that move them, each read by the next one
+    /// alone, lead to `id`. `is_asked_for` gets the operations that were followed up to then, too.
+    fn any_product_before(
+        &self,
+        id: InstructionId,
+        moves: impl Fn(&Op) -> bool,
+        is_asked_for: impl Fn(InstructionId, &[InstructionId]) -> bool,
+    ) -> bool {
         let is_read_once = |operand: InstructionId| self.users.of(operand).len() == 1;
-        let leads_on = |operand: InstructionId| {
-            matches!(op(operand), Op::Reshape { .. } | Op::Bitcast | Op::Transpose { .. })
-                || cost::is_pointwise(self.module, operand)
-        };
         let mut before = vec![id];
         let mut n_followed = 0;
         while let Some(&at) = before.get(n_followed).filter(|_| n_followed < MOST_FOLLOWED) {
             n_followed += 1;
             for &operand in self.module.instructions[at].operands.iter().filter(|&&of| is_read_once(of)) {
-                match leads_on(operand) {
-                    true => before.push(operand),
-                    false if !matches!(op(operand), Op::Dot(_)) => {}
-                    false if self.bytes[id] <= self.bytes[operand] => return true,
-                    false if self.are_scores(id, operand, &before) => return true,
-                    false => {}
-                }
-            }
-        }
-        false
-    }
-
-    /// Whether operations on elements, each read by the next one alone, lead from a product to `id`.
-    pub(super) fn follows_product(&self, id: InstructionId) -> bool {
-        let mut open = vec![id];
-        let mut n_followed = 0;
-        while let Some(&at) = open.get(n_followed).filter(|_| n_followed < MOST_FOLLOWED) {
-            n_followed += 1;
-            for &operand in &self.module.instructions[at].operands {
-                if self.users.of(operand).len() > 1 {
-                    continue;
-                }
                 match &self.module.instructions[operand].op {
-                    Op::Dot(_) => return true,
-                    Op::Reshape { .. } => open.push(operand),
-                    _ if cost::is_pointwise(self.module, operand) => open.push(operand),
+                    Op::Dot(_) if is_asked_for(operand, &before) => return true,
+                    op if moves(op) || cost::is_pointwise(self.module, operand) => before.push(operand),
                     _ => {}
                 }
             }

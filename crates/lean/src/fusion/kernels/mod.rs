@@ -256,7 +256,7 @@ impl<'a> Grouper<'a> {
         self.record_reads(id, rank);
     }
 
-    /// Lets kernels of products compute what they load although others find it in memory: XLA forms those of Triton first.
+    /// Lets kernels of products compute their operands although these are stored for others: XLA forms those of Triton first.
     fn load_in_products(&mut self, id: InstructionId, kernels: &[KernelId], usages: SmallVec<[Usage; 2]>) {
         let is_asked = self.target.fusion.dot.by_strides
             && !self.kernels_of[id].is_empty()
@@ -266,11 +266,11 @@ impl<'a> Grouper<'a> {
             return;
         }
         for (&kernel, usage) in kernels.iter().zip(usages) {
-            let usage = [usage];
-            let is_loaded = usage[0].feeds == Some(Hero::Dot)
-                && self.check_kernel(id, CostClass::Cheap, &[kernel], &usage, 0).is_ok();
+            let is_loaded = usage.feeds == Some(Hero::Dot)
+                && self
+                    .check_kernel(id, CostClass::Cheap, &[kernel], std::slice::from_ref(&usage), 0)
+                    .is_ok();
             if is_loaded {
-                let [usage] = usage;
                 self.join(id, kernel, usage);
                 self.kernels_of[id].push(kernel);
             }
