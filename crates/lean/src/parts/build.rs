@@ -63,8 +63,8 @@ struct Region {
     is_member: FxHashSet<InstructionId>,
     /// The members that are read after the loop.
     results: Vec<InstructionId>,
-    /// The members that members read.
-    is_read_inside: FxHashSet<InstructionId>,
+    /// The members that are only added up.
+    summed_only: FxHashSet<InstructionId>,
     /// Elements that pass a barrier among the members, and exist before: what to read instead outside.
     before: FxHashMap<InstructionId, InstructionId>,
 }
@@ -124,12 +124,14 @@ impl Region {
         let is_member = members.iter().copied().collect();
         let read = members.iter().flat_map(|&id| &module.instructions[id].operands);
         let is_read_inside = read.copied().collect();
-        (!results.is_empty()).then_some(Region { members, is_member, results, is_read_inside, before })
+        let summed_only = summed_only(module, labels, &users, &results, &is_read_inside);
+        (!results.is_empty()).then_some(Region { members, is_member, results, summed_only, before })
     }
 }
 
 /// Leaves what is done to a sum to the time after the loop, where that carries no more bytes through the loop: the scaled
-/// gradient beside the gradient, a sum in another type or order.
+/// gradient beside the gradient, a sum in another type. A sum in another order is no more work in the loop, where a
+/// product may be computed in that order.
 fn sum_earlier(
     module: &Module,
     labels: &Labels,
@@ -146,7 +148,8 @@ fn sum_earlier(
         let is_made_of_sums = operands.iter().any(|&operand| is_sum(operand))
             && operands.iter().all(|&operand| is_sum(operand) || !inside.contains(&operand));
         let is_read_inside = users.of(id).iter().any(|user| inside.contains(user));
-        if !results.contains(&id) || !is_sum(id) || !is_made_of_sums || is_read_inside {
+        let is_order = reordered(module, id).is_some();
+        if !results.contains(&id) || !is_sum(id) || !is_made_of_sums || is_read_inside || is_order {
             continue;
         }
         let more = operands.iter().filter(|operand| is_sum(**operand) && !results.contains(operand));
@@ -157,6 +160,33 @@ fn sum_earlier(
             results.extend(more);
         }
     }
+}
+
+/// The array that an instruction returns in another order or shape.
+fn reordered(module: &Module, id: InstructionId) -> Option<InstructionId> {
+    let instruction = &module.instructions[id];
+    matches!(instruction.op, Op::Transpose { .. } | Op::Reshape { .. }).then(|| instruction.operands[0])
+}
+
+/// The sums that are only added up, so that they need not be rounded before: products, also in another order.
+fn summed_only(
+    module: &Module,
+    labels: &Labels,
+    users: &Users,
+    results: &[InstructionId],
+    is_read_inside: &FxHashSet<InstructionId>,
+) -> FxHashSet<InstructionId> {
+    let mut found = FxHashSet::default();
+    let is_summed = |id: &&InstructionId| labels.of(**id) == [Label::Sum] && !is_read_inside.contains(id);
+    for &result in results.iter().filter(is_summed) {
+        let is_read_once = |id: &InstructionId| users.of(*id).len() == 1;
+        let chain = std::iter::successors(Some(result), |&id| reordered(module, id).filter(is_read_once));
+        let chain: Vec<InstructionId> = chain.collect();
+        if chain.last().is_some_and(|&id| matches!(module.instructions[id].op, Op::Dot(_))) {
+            found.extend(chain);
+        }
+    }
+    found
 }
 
 /// Elements behind barriers that do not depend on the batch, and the values before the barrier.
@@ -433,7 +463,7 @@ impl Writer<'_> {
         };
         let mut shape = part_of(self.module.shape(id), &own);
         if scope.parts.is_some()
-            && self.is_summed_only(id)
+            && self.region.summed_only.contains(&id)
             && let Some(array) = shape.as_array_mut()
         {
             array.element_type = self.summed_type(id, array.element_type);
@@ -448,16 +478,9 @@ impl Writer<'_> {
     /// The type in which a sum is carried from part to part. Products are gradients of weights, which are large: a few of
     /// them are added in their own type, as devices that share a batch add theirs.
     fn summed_type(&self, id: InstructionId, own: ElementType) -> ElementType {
-        let is_product = self.module.instructions[id].op.is_contraction();
+        let orders = std::iter::successors(Some(id), |&id| reordered(self.module, id));
+        let is_product = orders.last().is_some_and(|id| self.module.instructions[id].op.is_contraction());
         if is_product && self.labels.n <= PARTS_IN_OWN_TYPE { own } else { carried_type(BinaryOp::Add, own) }
-    }
-
-    /// Whether a product is only added up, so that it need not be rounded before.
-    fn is_summed_only(&self, id: InstructionId) -> bool {
-        matches!(self.module.instructions[id].op, Op::Dot(_))
-            && self.labels.of(id) == [Label::Sum]
-            && self.region.results.contains(&id)
-            && !self.region.is_read_inside.contains(&id)
     }
 
     /// Copies a tuple whose elements are needed with these labels.
