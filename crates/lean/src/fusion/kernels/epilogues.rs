@@ -49,8 +49,7 @@ impl Grouper<'_> {
             operands.sort_unstable();
             for stored in operands {
                 let Some(&writer) = self.grouping.rooted.get(&stored) else { continue };
-                let of_dot = matches!(self.grouping.kernels[writer].hero, Some((_, Hero::Dot)));
-                if self.goal() != FusionGoal::Memory && !of_dot {
+                if self.goal() != FusionGoal::Memory && !self.goes_on_if_asked(writer, reader) {
                     continue;
                 }
                 let Some(epilogue) = self.epilogue(stored, reader) else { continue };
@@ -64,6 +63,17 @@ impl Grouper<'_> {
         }
         for FusionEdge { producer, verdict, .. } in &mut self.grouping.decisions {
             *verdict = verdicts.get(producer).copied().unwrap_or(*verdict);
+        }
+    }
+
+    /// Whether a kernel goes on with its result also where time is all that counts: that of a product, or of a sum of which a
+    /// slice is then only written.
+    fn goes_on_if_asked(&self, writer: KernelId, reader: KernelId) -> bool {
+        let hero = |kernel: KernelId| self.grouping.kernels[kernel].hero.map(|(_, hero)| hero);
+        match hero(writer) {
+            Some(Hero::Dot) => self.target.fusion.dot.nested,
+            Some(Hero::Reduction) => hero(reader) == Some(Hero::Update),
+            _ => false,
         }
     }
 

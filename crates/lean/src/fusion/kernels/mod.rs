@@ -209,7 +209,8 @@ impl<'a> Grouper<'a> {
         for &id in body.instructions.iter().rev() {
             self.decide(id);
         }
-        if self.goal() == FusionGoal::Memory || self.target.fusion.dot.nested {
+        let rules = &self.target.fusion;
+        if self.goal() == FusionGoal::Memory || rules.dot.nested || rules.reduction_threads > 0 {
             self.store_narrow();
         }
     }

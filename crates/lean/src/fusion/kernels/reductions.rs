@@ -67,14 +67,20 @@ fn is_loop(module: &Module, id: InstructionId, threads: u64) -> bool {
             _ => stretches.push((is_reduced, extent)),
         }
     }
+    let is_row_loop = |row: u64| row < threads && !threads.is_multiple_of(row);
+    let is_column_loop = |rows: u64, columns: u64| {
+        rows < threads
+            || rows < 2 * threads && columns < threads
+            || rows < 4 * threads && columns < 8
+            || rows < 8 * threads && columns < 3
+    };
     match stretches[..] {
-        [.., (true, row)] if stretches.len() <= 3 => row < threads && !threads.is_multiple_of(row),
-        [(true, rows), (false, columns)] | [(false, _), (true, rows), (false, columns)] => {
-            rows < threads
-                || rows < 2 * threads && columns < threads
-                || rows < 4 * threads && columns < 8
-                || rows < 8 * threads && columns < 3
-        }
-        _ => false,
+        [.., (true, row)] if stretches.len() <= 3 => is_row_loop(row),
+        // Stretches are reduced one after the other.
+        _ => (0..stretches.len()).filter(|&place| stretches[place].0).all(|place| {
+            let ((_, rows), after) = (stretches[place], &stretches[place + 1..]);
+            let columns = after.iter().fold(1, |product: u64, (_, extent)| product.saturating_mul(*extent));
+            if after.is_empty() { is_row_loop(rows) } else { is_column_loop(rows, columns) }
+        }),
     }
 }
