@@ -6,8 +6,8 @@ use memplan_ir::{ComputationId, InstructionId, Module, Op};
 use memplan_memory::LatencyHiding;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::is_collective;
-use super::times::{self, STEP, UNKNOWN, transfer_seconds};
+use super::times::{self, LIBRARY_CALL, STEP, UNKNOWN, transfer_seconds};
+use super::{is_collective, slices};
 
 /// What has a place in the order.
 pub(super) enum Place {
@@ -27,13 +27,16 @@ enum Kind {
     /// It takes no time, and has its place as soon as its users have.
     Nothing,
     Work,
+    /// What XLA writes before or after a kernel, and memplan in it: an array that a product reads in another shape, or the
+    /// result of a library's convolution, which also returns the memory that it worked in. Like nothing.
+    View,
     /// A barrier, of which a tuple is left at this stage. It takes no time, but it waits for a place like any other.
     Barrier,
     /// A loop with transfers of its own, beside which no other runs.
     Transfers,
     Start,
     End,
-    /// The end of a read of a slice, which runs beside everything else. Its start is work.
+    /// The end of a read or write of a slice, which runs beside everything else. Its start is work.
     EndOfSlice,
 }
 
@@ -41,6 +44,8 @@ enum Kind {
 struct Node {
     id: InstructionId,
     kind: Kind,
+    /// Whether the instruction has its place here: of two nodes, one of them does.
+    is_its_place: bool,
     seconds: f64,
     operands: Vec<NodeId>,
     users: Vec<NodeId>,
@@ -80,6 +85,7 @@ impl Backwards {
         let node = |id, kind, seconds, operands: Vec<NodeId>| Node {
             id,
             kind,
+            is_its_place: true,
             seconds,
             operands,
             users: Vec::new(),
@@ -88,11 +94,19 @@ impl Backwards {
             transfers_before: 0.0,
             reads_end: false,
         };
+        let elsewhere = |node: Node| Node { is_its_place: false, ..node };
         for &id in &module.computations[computation].instructions {
             let instruction = &module.instructions[id];
             let read = instruction.operands.iter().chain(&instruction.control_predecessors);
             let mut operands: Vec<NodeId> =
                 read.filter_map(|operand| made_by.get(operand).copied()).collect();
+            for number in times::reshaped_operands(module, id) {
+                if let Some(&read) = made_by.get(&instruction.operands[number]) {
+                    operands.retain(|operand| *operand != read);
+                    nodes.push(elsewhere(node(id, Kind::View, 0.0, vec![read])));
+                    operands.push(nodes.len() - 1);
+                }
+            }
             operands.sort_unstable();
             operands.dedup();
             let made = if is_collective(module, id) {
@@ -102,13 +116,20 @@ impl Backwards {
                 end.transfers_before = transfer_seconds(module, id, rules);
                 end
             } else if slices.contains(&id) {
+                // What is read is there from the start on, and what is written is needed up to the end.
+                let writes = slices::writes(module, id);
                 nodes.push(node(id, Kind::Work, UNKNOWN, operands));
+                nodes.last_mut().expect("one was just added").is_its_place = !writes;
                 let mut end = node(id, Kind::EndOfSlice, UNKNOWN, vec![nodes.len() - 1]);
                 end.transfers_before = rules.slice.unwrap_or(UNKNOWN);
+                end.is_its_place = writes;
                 end
             } else if instruction.op == Op::Tuple && id != module.computations[computation].root {
                 nodes.push(node(id, Kind::Work, UNKNOWN, operands));
-                node(id, Kind::Barrier, 0.0, vec![nodes.len() - 1])
+                elsewhere(node(id, Kind::Barrier, 0.0, vec![nodes.len() - 1]))
+            } else if times::is_convolution(module, id) {
+                nodes.push(node(id, Kind::Work, LIBRARY_CALL, operands));
+                elsewhere(node(id, Kind::View, 0.0, vec![nodes.len() - 1]))
             } else {
                 let (kind, own) = work(module, id, rules, seconds);
                 let mut made = node(id, kind, own, operands);
@@ -164,13 +185,13 @@ impl Backwards {
         let mut order: Vec<Place> = Vec::new();
         let mut started: Option<InstructionId> = None;
         for &place in self.order.iter().rev() {
-            let Node { id, kind, .. } = self.nodes[place];
+            let Node { id, kind, is_its_place, .. } = self.nodes[place];
             match kind {
+                _ if !is_its_place => {}
                 // XLA makes one instruction of a start and an end with nothing in between.
                 Kind::Start => started = Some(id),
                 Kind::End if started.take() == Some(id) => order.push(Place::Whole(id)),
                 Kind::End => order.push(Place::End(id)),
-                Kind::Barrier | Kind::EndOfSlice => {}
                 _ => {
                     if kind != Kind::Nothing {
                         order.extend(started.take().map(Place::Start));
@@ -244,7 +265,7 @@ impl Backwards {
             Kind::End => (self.runs, self.ends) = (true, self.ends - 1),
             _ => {}
         }
-        let after = |&user: &NodeId| self.nodes[user].time + self.nodes[user].seconds + self.latency(user);
+        let after = |&user: &NodeId| self.nodes[user].time + self.latency(user);
         let time = self.nodes[place].users.iter().map(after).fold(self.now, f64::max);
         self.nodes[place].time = time;
         self.now = time + self.nodes[place].seconds;
@@ -260,11 +281,11 @@ impl Backwards {
 
     /// All users of a node have their places.
     fn release(&mut self, place: NodeId) {
-        let after = |&user: &NodeId| self.nodes[user].time + self.nodes[user].seconds + self.latency(user);
+        let after = |&user: &NodeId| self.nodes[user].time + self.latency(user);
         let time = self.nodes[place].users.iter().map(after).fold(self.now, f64::max);
         self.nodes[place].time = time;
         match self.nodes[place].kind {
-            Kind::Nothing => return self.nothing.push(place),
+            Kind::Nothing | Kind::View => return self.nothing.push(place),
             Kind::End => self.ends += 1,
             _ => {}
         }

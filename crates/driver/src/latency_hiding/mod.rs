@@ -1,4 +1,4 @@
-//! The order of XLA's latency-hiding scheduler: transfers between devices, and reads of slices, overlap with other work.
+//! The order of XLA's latency-hiding scheduler: transfers between devices, and reads and writes of slices, overlap with other work.
 //!
 //! The scheduler goes through a computation backwards, from results to operands. At every step it picks one of the
 //! instructions whose users are all scheduled. Each collective has a start and an end, with the time of its transfer

@@ -4,11 +4,14 @@ use memplan_ir::{
     ArrayShape, ComputationId, ElementType, FusionKind, InstructionId, Module, Op, ReplicaGroups,
 };
 use memplan_memory::LatencyHiding;
+use rustc_hash::FxHashMap;
 
 /// What the scheduler waits between any two instructions, and what starts and ends of transfers take themselves.
 pub(super) const STEP: f64 = 1e-6;
 /// What instructions take that it knows nothing of.
 pub(super) const UNKNOWN: f64 = 1e-8;
+/// What calls of libraries take.
+pub(super) const LIBRARY_CALL: f64 = 1e-5;
 
 /// Bytes that a collective brings or takes, whichever is more.
 fn bytes_moved(module: &Module, id: InstructionId) -> f64 {
@@ -54,18 +57,58 @@ pub(super) fn work_seconds(
     match &module.instructions[id].op {
         _ if products > 0.0 => products,
         // It knows no kernels of Triton but products.
-        Op::Fusion(fusion) if fusion.kind != FusionKind::Custom => seconds(id),
-        _ => UNKNOWN,
+        Op::Fusion(fusion) if fusion.kind == FusionKind::Custom => UNKNOWN,
+        Op::CustomCall(_) => LIBRARY_CALL,
+        Op::Sort { .. } | Op::Fft { .. } | Op::Cholesky { .. } | Op::TriangularSolve { .. } => UNKNOWN,
+        // Each is a kernel of its own.
+        _ => seconds(id),
     }
 }
 
-/// The products of an instruction: itself, or those in the kernel that it describes.
+/// Whether an instruction is a library's convolution, which may add to its result.
+pub(super) fn is_convolution(module: &Module, id: InstructionId) -> bool {
+    computed_by(module, id).any(|id| matches!(module.instructions[id].op, Op::Convolution(_)))
+}
+
+/// The products of an instruction.
 fn products_of(module: &Module, id: InstructionId) -> impl Iterator<Item = InstructionId> {
+    computed_by(module, id).filter(|&id| matches!(module.instructions[id].op, Op::Dot(_)))
+}
+
+/// The operands that the product in a kernel reads in another shape.
+pub(super) fn reshaped_operands(module: &Module, id: InstructionId) -> Vec<usize> {
+    if products_of(module, id).next().is_none_or(|product| product == id) {
+        return Vec::new();
+    }
+    // The parameters that values before the product are made of.
+    let mut made_of: FxHashMap<InstructionId, Vec<usize>> = FxHashMap::default();
+    let mut found = Vec::new();
+    for inside in computed_by(module, id).filter(|&inside| inside != id) {
+        let instruction = &module.instructions[inside];
+        let mut parameters: Vec<usize> = match instruction.op {
+            Op::Dot(_) => Vec::new(),
+            Op::Parameter { number } => vec![number as usize],
+            _ => instruction.operands.iter().flat_map(|read| made_of[read].iter().copied()).collect(),
+        };
+        parameters.sort_unstable();
+        parameters.dedup();
+        if matches!(instruction.op, Op::Bitcast | Op::Reshape { .. }) {
+            found.extend(&parameters);
+        }
+        made_of.insert(inside, parameters);
+    }
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// What an instruction computes: itself, or what is in the kernel that it describes.
+fn computed_by(module: &Module, id: InstructionId) -> impl Iterator<Item = InstructionId> {
     let instruction = &module.instructions[id];
     let inside: &[ComputationId] =
         if matches!(instruction.op, Op::Fusion(_)) { &instruction.called } else { &[] };
     let inside = inside.iter().flat_map(|&called| module.computations[called].instructions.iter().copied());
-    inside.chain([id]).filter(|&id| matches!(module.instructions[id].op, Op::Dot(_)))
+    inside.chain([id])
 }
 
 /// The extents of products in the scheduler's table: 0.087 us for f32[64,64] by f32[64,64], a 64th of the smallest one.
