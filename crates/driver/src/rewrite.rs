@@ -97,7 +97,7 @@ impl Default for RewriteOptions {
             same_bytes: 0.01,
             most_per_replaced: 2.0,
             width: 12,
-            held_instructions: 24_000,
+            held_instructions: 14_000,
             worth_of_certainty: 0.05,
             reach: 1.25,
             time_of_order: 0.03,
