@@ -49,6 +49,8 @@ pub struct RewriteOptions {
     /// The least share of the temporaries that must be saved, since estimates have an error. Above a limit, any saving
     /// counts.
     pub min_saving: f64,
+    /// The least share of all bytes that a slower program must save: less may be an error of the estimates.
+    pub min_saving_if_slower: f64,
     /// The least number of bytes to save: in programs of a few kilobytes, rounding to whole allocations is as much as a
     /// tenth.
     pub min_saved: Bytes,
@@ -93,6 +95,7 @@ impl Default for RewriteOptions {
             usual_slowdown: 0.1,
             rewrites: Rewrite::all(),
             min_saving: 0.1,
+            min_saving_if_slower: 0.05,
             min_saved: Bytes(16 << 10),
             same_bytes: 0.01,
             most_per_replaced: 2.0,
