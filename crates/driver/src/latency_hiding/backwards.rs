@@ -26,6 +26,9 @@ type NodeId = usize;
 enum Kind {
     /// It takes no time, and has its place as soon as its users have.
     Nothing,
+    /// The same, and nothing waits for it: an input. XLA computes other scalars in loops than memplan does, so other elements
+    /// of the state are read by one kernel alone.
+    Input,
     Work,
     /// What XLA writes before or after a kernel, and memplan in it: an array that a product reads in another shape, or the
     /// result of a library's convolution, which also returns the memory that it worked in. Like nothing.
@@ -193,7 +196,7 @@ impl Backwards {
                 Kind::End if started.take() == Some(id) => order.push(Place::Whole(id)),
                 Kind::End => order.push(Place::End(id)),
                 _ => {
-                    if kind != Kind::Nothing {
+                    if !matches!(kind, Kind::Nothing | Kind::Input) {
                         order.extend(started.take().map(Place::Start));
                     }
                     order.push(Place::Whole(id));
@@ -268,7 +271,9 @@ impl Backwards {
         let after = |&user: &NodeId| self.nodes[user].time + self.latency(user);
         let time = self.nodes[place].users.iter().map(after).fold(self.now, f64::max);
         self.nodes[place].time = time;
-        self.now = time + self.nodes[place].seconds;
+        if self.nodes[place].kind != Kind::Input {
+            self.now = time + self.nodes[place].seconds;
+        }
         let now = self.now;
         self.later.retain(|&time| time >= now);
         for operand in self.nodes[place].operands.clone() {
@@ -285,7 +290,7 @@ impl Backwards {
         let time = self.nodes[place].users.iter().map(after).fold(self.now, f64::max);
         self.nodes[place].time = time;
         match self.nodes[place].kind {
-            Kind::Nothing | Kind::View => return self.nothing.push(place),
+            Kind::Nothing | Kind::View | Kind::Input => return self.nothing.push(place),
             Kind::End => self.ends += 1,
             _ => {}
         }
@@ -306,7 +311,9 @@ fn work(
     let instruction = &module.instructions[id];
     let op = &instruction.op;
     if op.is_free() {
-        return (Kind::Nothing, 0.0);
+        let is_parameter = |id: InstructionId| matches!(module.instructions[id].op, Op::Parameter { .. });
+        let is_input = is_parameter(id) || instruction.operands.iter().any(|&operand| is_parameter(operand));
+        return (if is_input { Kind::Input } else { Kind::Nothing }, 0.0);
     }
     if matches!(op, Op::While | Op::Conditional) {
         let has_transfers = instruction.called.iter().any(|&called| {
