@@ -35,6 +35,8 @@ enum Saves {
     Names(Vec<Group>),
 }
 
+/// Is in the names of operations that `jax.checkpoint` computes again.
+const AGAIN: &str = "rematted_computation";
 /// The most lines to name for kept values.
 const MAX_LINES: usize = 3;
 
@@ -74,7 +76,7 @@ impl Policy {
     pub(super) fn apply(&self) -> String {
         let function = match &self.layers {
             None => "loss",
-            Some(Layers { function: None, .. }) => "layer",
+            Some(Layers { function: None, .. }) => "step",
             // As it is called in the function that it is in.
             Some(Layers { function: Some(name), .. }) => name.rsplit("<locals>.").next().unwrap_or(name),
         };
@@ -83,6 +85,9 @@ impl Policy {
             _ => format!(", policy={}", self.expression()),
         };
         let mut text = format!("{function} = jax.checkpoint({function}{with})");
+        if matches!(self.layers, Some(Layers { function: None, .. })) {
+            text += "; `step` is a new function, with what one step of the loop in Python computes";
+        }
         if let Saves::Names(groups) = &self.saves {
             for (i, group) in (1..).zip(groups) {
                 text += &format!(
@@ -121,6 +126,17 @@ impl Policy {
             && loops::save_more(module, layers, saves)
         {
             return Err("JAX would save products in each step of a loop; how many bytes is not known".into());
+        }
+        let metadata = |id: InstructionId| module.instructions[id].metadata.as_ref();
+        let is_again = |id: InstructionId| metadata(id).is_some_and(|of| of.op_name.contains(AGAIN));
+        let mut entry = module.entry_computation().instructions.iter().copied();
+        if matches!(self.saves, Saves::Ready(_))
+            && entry.any(|id| is_again(id) && is_saved(id) && is_in_layers(id))
+        {
+            return Err(
+                "JAX would save products that a checkpoint in it computes again; how many bytes is not known"
+                    .into(),
+            );
         }
         let checkpoint = Checkpoint {
             phase: &|id| phases.of(id),
