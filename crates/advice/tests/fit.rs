@@ -195,7 +195,7 @@ ENTRY main {
 #[test]
 fn products_of_checkpoints_are_not_saved_again() {
     let (compiler, target) = (Compiler::find("xla-gpu").unwrap(), Target::find("gpu-h100").unwrap());
-    let file = format!("{}/../../tests/hlo/policies/layer.hlo", env!("CARGO_MANIFEST_DIR"));
+    let file = format!("{}/../../tests/hlo/policies/written.hlo", env!("CARGO_MANIFEST_DIR"));
     let plain = std::fs::read_to_string(file).unwrap();
     let again = |line: &str| match line.contains(" dot(") {
         true => format!("{line}, metadata={{op_name=\"jit(step)/rematted_computation/dot_general\"}}\n"),
