@@ -4,7 +4,7 @@
 usage: levers.py [--backend gpu] [--folder FOLDER] [--table FILE] [--memplan FILE] [--again] [--page] [PROGRAM...]
 
 Run it with the python that environment.py prints, after `measure.py --modules`. Takes the programs of this folder that are
-trained by `layers.training`, one of each family, and of the changes that `fit` lists for each those that a script can make:
+trained by `layers.training`, two of each family, and of the changes that `fit` lists for each those that a script can make:
 policies of jax.checkpoint around the loss or around a function of a layer, half of the batch, the batch in two parts, and
 donation. A row of levers.tsv is one change. What has a row is not asked again, so the command can be interrupted at any time
 and goes on where it stopped. --again asks `fit` again, but XLA only about changes that it has not seen; --page only writes
@@ -39,6 +39,7 @@ COLUMNS = ['program', 'backend', 'jax', 'lever', 'what', 'apply', 'promised', 'x
 TARGETS = dict(gpu='gpu-h100', tpu='tpu-v5e')
 LEVERS = ['recompute', 'batch', 'microbatch', 'donate']
 NEAR = 0.15
+PER_FAMILY = 2
 FAR = 20
 PAGE = ROOT / 'docs' / 'fit.md'
 
@@ -240,7 +241,7 @@ def complete(arguments, found):
 
 
 def chosen(only):
-    """Of each family the program that `layers.training` makes, if there is one written out and without a policy; PROGRAM if named."""
+    """Of each family two programs that `layers.training` makes, if there are, written out and without a policy; PROGRAM if named."""
     measure.load()
     import layers
 
@@ -255,7 +256,7 @@ def chosen(only):
         if only:
             yield from (one for one in trained if {one, name} & set(only))
         else:
-            yield from sorted(trained, key=lambda one: ('unrolled' not in one, any(of in one for of in layers.POLICIES)))[:1]
+            yield from sorted(trained, key=lambda one: ('unrolled' not in one, any(of in one for of in layers.POLICIES)))[:PER_FAMILY]
 
 
 if __name__ == '__main__':
