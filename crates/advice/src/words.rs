@@ -6,6 +6,9 @@ use memplan_analysis::{
 use memplan_ir::{InstructionId, Module, Op, Users};
 use memplan_plan_hlo::{KeptBy, kept_by};
 
+/// JAX's name for operations that the backward half recomputes.
+pub(crate) const RECOMPUTED: &str = "rematted_computation";
+
 /// The facts that descriptions use.
 #[derive(Debug)]
 pub struct Words<'a> {

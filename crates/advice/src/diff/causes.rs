@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::moved::{Moved, Place};
 use super::shape::{Ratio, ShapeText};
 use super::{Figure, ValueChange, difference};
+use crate::words::RECOMPUTED;
 
 /// A reason for several changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -58,9 +59,6 @@ const NAMED: usize = 3;
 const INPUT: &str = "input";
 const PARAMETER: &str = "parameter";
 const ACTIVATION: &str = "activation";
-
-/// JAX's name for operations that the backward half recomputes.
-const RECOMPUTED: &str = "rematted_computation";
 
 /// Finds the causes of changes at the peak of one memory, the most bytes first. Arguments name dimensions; changed
 /// arguments are among the changes of main memory. Linear in the changes.

@@ -180,6 +180,12 @@ impl Backwards {
         }
     }
 
+    /// When a node can run, backwards: not before now, and its latency after each of its users began.
+    fn earliest(&self, place: NodeId) -> f64 {
+        let after = |&user: &NodeId| self.nodes[user].time + self.latency(user);
+        self.nodes[place].users.iter().map(after).fold(self.now, f64::max)
+    }
+
     /// The instructions, first to last.
     pub(super) fn order(mut self) -> Vec<Place> {
         while let Some(next) = self.pick() {
@@ -268,8 +274,7 @@ impl Backwards {
             Kind::End => (self.runs, self.ends) = (true, self.ends - 1),
             _ => {}
         }
-        let after = |&user: &NodeId| self.nodes[user].time + self.latency(user);
-        let time = self.nodes[place].users.iter().map(after).fold(self.now, f64::max);
+        let time = self.earliest(place);
         self.nodes[place].time = time;
         if self.nodes[place].kind != Kind::Input {
             self.now = time + self.nodes[place].seconds;
@@ -286,8 +291,7 @@ impl Backwards {
 
     /// All users of a node have their places.
     fn release(&mut self, place: NodeId) {
-        let after = |&user: &NodeId| self.nodes[user].time + self.latency(user);
-        let time = self.nodes[place].users.iter().map(after).fold(self.now, f64::max);
+        let time = self.earliest(place);
         self.nodes[place].time = time;
         match self.nodes[place].kind {
             Kind::Nothing | Kind::View | Kind::Input => return self.nothing.push(place),

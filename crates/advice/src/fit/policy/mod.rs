@@ -13,6 +13,7 @@ use self::functions::Functions;
 use self::lines::{Group, Layers, Lines, group};
 use super::Setting;
 use super::candidate::Candidate;
+use crate::words::RECOMPUTED;
 
 mod functions;
 mod lines;
@@ -35,8 +36,6 @@ enum Saves {
     Names(Vec<Group>),
 }
 
-/// Is in the names of operations that `jax.checkpoint` computes again.
-const AGAIN: &str = "rematted_computation";
 /// The most lines to name for kept values.
 const MAX_LINES: usize = 3;
 
@@ -128,7 +127,7 @@ impl Policy {
             return Err("JAX would save products in each step of a loop; how many bytes is not known".into());
         }
         let metadata = |id: InstructionId| module.instructions[id].metadata.as_ref();
-        let is_again = |id: InstructionId| metadata(id).is_some_and(|of| of.op_name.contains(AGAIN));
+        let is_again = |id: InstructionId| metadata(id).is_some_and(|of| of.op_name.contains(RECOMPUTED));
         let mut entry = module.entry_computation().instructions.iter().copied();
         if matches!(self.saves, Saves::Ready(_))
             && entry.any(|id| is_again(id) && is_saved(id) && is_in_layers(id))
