@@ -1,7 +1,9 @@
-//! No step is quadratic: modules of 100,000 instructions in about the time of ten of 10,000.
+//! Modules of 100,000 instructions, shaped to be the worst case of anything that recurses along a chain, stops early in a
+//! large module, or is not close to linear. Seconds are printed (`--nocapture`) and not judged: a busy machine takes any time.
+//! A quadratic step takes minutes here.
 
 use std::fmt::Write;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use memplan_memory::Target;
 use memplan_passes::{Context, FUSION_OF_UPDATES, LOOP_RESIDUALS, Pass, REMAT, RunOptions, run};
@@ -93,42 +95,44 @@ fn loops(n: usize) -> String {
 
 const HEADER: &str = "HloModule generated\nadd { x = f32[] parameter(0)\n y = f32[] parameter(1)\n ROOT s = f32[] add(x, y) }\n";
 
-fn seconds(text: &str) -> Duration {
+/// How many instructions are left of a module.
+fn instructions_after(text: &str) -> usize {
     let mut target = Target::find("gpu-h100").unwrap();
     // As for XLA's compiler: it is to be known what reads across.
     target.fusion.reduce_transposes = false;
     let mut module = memplan_hlo::parse(text).unwrap();
-    let start = Instant::now();
+    let before = module.instruction_count();
     let passes: [&dyn Pass; 3] = [&LOOP_RESIDUALS, &REMAT, &FUSION_OF_UPDATES];
+    let start = Instant::now();
     run(&mut module, &passes, &Context { target: &target }, RunOptions::default()).unwrap();
-    start.elapsed()
+    let after = module.instruction_count();
+    eprintln!("{before} -> {after} instructions in {:?}", start.elapsed());
+    after
 }
 
+/// Ten times as large a module ends in ten times as many instructions: nothing gives up on the way.
 #[track_caller]
 fn check(generate: fn(usize) -> String) {
-    // Warm up, so that the first measurement does not pay for page faults alone.
-    seconds(&generate(10_000));
-    let (small, large) = (seconds(&generate(10_000)), seconds(&generate(100_000)));
-    // Ten times as large: ten times as long, with room for caches and busy machines; quadratic would be a hundred.
-    assert!(large < small * 40 + Duration::from_millis(500), "{small:?} for 10,000, {large:?} for 100,000");
+    let (small, large) = (instructions_after(&generate(10_000)), instructions_after(&generate(100_000)));
+    assert!(large.abs_diff(10 * small) <= small / 2, "{small} of 10,000, {large} of 100,000");
 }
 
 #[test]
-fn chains_take_near_linear_time() {
+fn chains_grow_in_proportion() {
     check(chain);
 }
 
 #[test]
-fn unbroken_chains_take_near_linear_time() {
+fn unbroken_chains_grow_in_proportion() {
     check(unbroken);
 }
 
 #[test]
-fn many_loops_take_near_linear_time() {
+fn many_loops_grow_in_proportion() {
     check(loops);
 }
 
 #[test]
-fn wide_graphs_take_near_linear_time() {
+fn wide_graphs_grow_in_proportion() {
     check(wide);
 }
