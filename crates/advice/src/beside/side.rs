@@ -12,6 +12,7 @@ use super::origin::Origin;
 use crate::diff::Values;
 use crate::explain::Subject;
 use crate::holders::Holder;
+use crate::words::RECOMPUTED;
 use crate::{Words, shape_at};
 
 /// A compiled program with its plan.
@@ -378,9 +379,6 @@ fn values_within(found: &Estimate, lifetimes: &[Lifetime]) -> Vec<Vec<ValueId>> 
     within
 }
 
-/// How JAX begins the names of operations that `jax.checkpoint` has computed again.
-const COMPUTED_AGAIN: &str = "rematted_computation/";
-
 /// What each operation of a module has become, by name.
 pub(super) struct Operations {
     of: FxHashMap<String, Vec<Made>>,
@@ -399,6 +397,7 @@ impl Operations {
         let add = |map: &mut FxHashMap<String, Vec<Made>>, name: String, made: Made| {
             map.entry(name).or_default().push(made);
         };
+        let recomputed = format!("{RECOMPUTED}/");
         for (computation, listed) in &module.computations {
             for &id in &listed.instructions {
                 let op = &module.instructions[id].op;
@@ -414,7 +413,7 @@ impl Operations {
                 };
                 let name = folded_operation(name);
                 add(&mut of_last, last_part(&name).to_string(), made);
-                if let Some((_, forward)) = name.split_once(COMPUTED_AGAIN) {
+                if let Some((_, forward)) = name.split_once(&recomputed) {
                     add(&mut again, forward.to_string(), made);
                 }
                 add(&mut of, name, made);

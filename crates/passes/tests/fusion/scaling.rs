@@ -1,6 +1,6 @@
 //! Modules of 100,000 instructions, shaped to be the worst case of anything that recurses along a chain, stops early in a
-//! large module, or is not close to linear. Seconds are printed (`--nocapture`) and not judged: a busy machine takes any time.
-//! A quadratic step takes minutes here.
+//! large module, or is not close to linear. Seconds are printed (`--nocapture`), and no test judges them, since a busy machine
+//! takes any time: whoever changes a pass compares them.
 
 use std::fmt::Write;
 use std::time::Instant;

@@ -1,5 +1,5 @@
 //! Modules of 100,000 instructions, shaped to be the worst case of anything that is not close to linear. Seconds are
-//! printed (`--nocapture`) and not judged; a quadratic step takes minutes.
+//! printed (`--nocapture`), and no test judges them.
 
 use std::fmt::Write;
 use std::time::Instant;
@@ -47,7 +47,7 @@ fn chain_that_collapses() {
             _ => writeln!(body, "  i{i} = f32[8,4] transpose(i{before}), dimensions={{1,0}}").unwrap(),
         }
     }
-    // The parameter, the first operation, and one transpose of an odd number of them.
+    // The parameter, the exponential, and one transpose: their number is odd.
     check(&body, 3);
 }
 
@@ -67,6 +67,6 @@ fn one_array_with_many_users() {
     }
     let users: Vec<String> = (0..N).map(|i| format!("e{i}")).collect();
     writeln!(body, "  ROOT t = ({}) tuple({})", vec!["f32[1,1]"; N].join(", "), users.join(", ")).unwrap();
-    // The parameter, eight slices that differ, what is made of each, and the tuple.
+    // The parameter, 8 distinct slices, 8 exponentials, and the tuple.
     check(&body, 18);
 }
