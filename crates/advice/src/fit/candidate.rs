@@ -7,7 +7,7 @@ use memplan_driver::{EstimateError, Price};
 use memplan_ir::{ArrayShape, InstructionId, Module, Schedule};
 use memplan_memory::Bytes;
 use memplan_passes as passes;
-use memplan_passes::{Context, PassError, RunOptions};
+use memplan_passes::{Context, Parts, PartsReport, PassError, RunOptions};
 
 use super::{FitError, Setting};
 use crate::Devices;
@@ -29,6 +29,8 @@ pub(super) struct Candidate {
     pub(super) is_spread: bool,
     /// How many devices have examples of their own.
     batch_shards: i64,
+    /// The step as a loop over micro-batches, which is what JAX hands over; no other change follows.
+    in_parts: Option<Arc<Module>>,
     /// How often the module runs in one step.
     pub(super) runs: f64,
     /// Bytes in addition to the module's.
@@ -80,6 +82,7 @@ impl Candidate {
             trains: classes.phases.has_backward(),
             phases: OnceLock::from(classes.phases),
             module,
+            in_parts: None,
             runs: 1.0,
             extra: Bytes::ZERO,
             extra_seconds: 0.0,
@@ -97,6 +100,7 @@ impl Candidate {
             classes: self.classes.clone(),
             is_spread: self.is_spread,
             batch_shards: self.batch_shards,
+            in_parts: None,
             runs: self.runs,
             extra: self.extra,
             extra_seconds: self.extra_seconds,
@@ -105,12 +109,33 @@ impl Candidate {
 
     /// The compiler's estimate. Modules that several levers make are estimated once.
     pub(super) fn price(&self, setting: &Setting<'_>) -> Result<Price, EstimateError> {
+        if let Some(whole) = &self.in_parts {
+            let price = setting.prices.of(whole)?;
+            return Ok(Price { seconds: price.seconds + self.extra_seconds, ..price });
+        }
         let of_module = setting.prices.of(&self.module)?;
         Ok(Price {
             total: of_module.total.saturating_add(self.extra),
             seconds: of_module.seconds * self.runs + self.extra_seconds,
             operations: of_module.operations * self.runs,
         })
+    }
+
+    /// The same step as `n` micro-batches: as a loop that adds up gradients, if parts of the batch give what the whole does.
+    /// Where examples are mixed (a batch norm), JAX's loop computes something else, which no pass may write; the
+    /// program of one micro-batch, `each`, and one more set of gradients stand for it.
+    pub(super) fn in_micro_batches(&self, n: i64, each: Candidate, setting: &Setting<'_>) -> Candidate {
+        let gradients = self.bytes(ValueClass::Parameter, setting);
+        let mut module = self.module.clone();
+        let passes: [&dyn passes::Pass; 2] = [&passes::FLAT_LOOP_STATE, &Parts { n, ..passes::PARTS }];
+        let ran =
+            passes::run(&mut module, &passes, &Context { target: setting.target }, RunOptions::default());
+        let reports = ran.into_iter().flatten().filter_map(|ran| ran.report);
+        let is_whole =
+            |report: passes::Report| report.downcast_ref::<PartsReport>().is_some_and(|parts| parts.is_whole);
+        let in_parts = reports.map(is_whole).any(|whole| whole).then(|| Arc::new(module));
+        let (runs, extra) = (each.runs * n as f64, each.extra.saturating_add(gradients));
+        Candidate { in_parts: in_parts.filter(|_| !self.is_spread), runs, extra, ..each }
     }
 
     fn followed(&self) -> &Followed {

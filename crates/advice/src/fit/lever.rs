@@ -325,11 +325,8 @@ impl Candidate {
             Edit::Batch(n) => self.resized(*n),
             Edit::Microbatch(n) => {
                 let examples = self.examples().ok_or("the program has no batch dimension")?;
-                let gradients = self.bytes(ValueClass::Parameter, setting);
-                let mut next = self.resized(*n)?;
-                next.runs *= examples as f64 / *n as f64;
-                next.extra = next.extra.saturating_add(gradients);
-                Ok(next)
+                let each = self.resized(*n)?;
+                Ok(self.in_micro_batches(examples / n, each, setting))
             }
             Edit::Shard(mesh) => mesh::carry_out(self, mesh, setting),
         }
