@@ -104,6 +104,19 @@ fn the_cheapest_set_fits_and_a_lower_limit_costs_no_less() {
     assert!(!nothing.best.fits && nothing.best.total < whole.total);
 }
 
+/// JAX hands over a loop, and the loop is what is estimated.
+#[test]
+fn micro_batches_need_what_their_loop_needs() {
+    let (compiler, target) = (Compiler::find("xla-gpu").unwrap(), Target::find("gpu-h100").unwrap());
+    let mut looped = parse(STEP).unwrap();
+    let context = memplan_passes::Context { target: &target };
+    memplan_passes::run(&mut looped, &[&memplan_passes::PARTS], &context, Default::default()).unwrap();
+    let looped = estimate(&looped, &compiler, &target).unwrap();
+    let found = of(1 << 20);
+    let halves = found.changes.iter().find(|change| change.what.contains("as 2 micro-batches")).unwrap();
+    assert_eq!(halves.total, looped.total);
+}
+
 #[test]
 fn advice_does_not_depend_on_threads() {
     let (compiler, target) = (Compiler::find("xla-gpu").unwrap(), Target::find("gpu-h100").unwrap());

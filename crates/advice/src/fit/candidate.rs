@@ -130,10 +130,10 @@ impl Candidate {
         let passes: [&dyn passes::Pass; 2] = [&passes::FLAT_LOOP_STATE, &Parts { n, ..passes::PARTS }];
         let ran =
             passes::run(&mut module, &passes, &Context { target: setting.target }, RunOptions::default());
-        let reports = ran.into_iter().flatten().filter_map(|ran| ran.report);
+        let mut reports = ran.into_iter().flatten().filter_map(|ran| ran.report);
         let is_whole =
             |report: passes::Report| report.downcast_ref::<PartsReport>().is_some_and(|parts| parts.is_whole);
-        let in_parts = reports.map(is_whole).any(|whole| whole).then(|| Arc::new(module));
+        let in_parts = reports.any(is_whole).then(|| Arc::new(module));
         let (runs, extra) = (each.runs * n as f64, each.extra.saturating_add(gradients));
         Candidate { in_parts: in_parts.filter(|_| !self.is_spread), runs, extra, ..each }
     }
