@@ -295,8 +295,8 @@ fn advice_as_python() {
     };
     let text = written("200KiB");
     assert!(text.starts_with("\"\"\"Changes of `jit_step` for gpu-h100"), "{text}");
-    assert!(text.contains("# 1. batch 256 as 4 micro-batches of 64\n"), "{text}");
-    assert!(text.contains("def value_and_grad(loss, parts=4):"), "{text}");
+    assert!(text.contains("# 1. batch 256 as 32 micro-batches of 8\n"), "{text}");
+    assert!(text.contains("def value_and_grad(loss, parts=32):"), "{text}");
     assert!(written("1GiB").contains("without a change"));
     let (text, status) = failure(folder.path(), &["fit", &module, "--target", "cpu", "--emit", "svg=a.svg"]);
     assert!(text.contains("expected html=FILE or policy=FILE") && status == 2, "{status}: {text}");
