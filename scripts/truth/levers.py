@@ -131,11 +131,14 @@ def with_options(options):
 
 
 def resized(extent, to):
-    """Gives a step fewer examples: dimensions of the batch's extent, of the arrays of the batch."""
+    """Gives a step fewer examples: in each array of the batch, the first dimension of the batch's extent."""
     import jax
 
     def smaller(leaf):
-        return jax.ShapeDtypeStruct(tuple(to if n == extent else n for n in leaf.shape), leaf.dtype)
+        shape = list(leaf.shape)
+        if extent in shape:
+            shape[shape.index(extent)] = to
+        return jax.ShapeDtypeStruct(tuple(shape), leaf.dtype)
 
     around = lambda training: lambda loss, parameters, *batch, **options: training(loss, parameters, *jax.tree.map(smaller, batch), **options)
     everywhere('training', around)

@@ -31,6 +31,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod micro_batches;
 mod of_compiler;
 mod pipeline;
 mod resize;
@@ -81,6 +82,7 @@ pub use memplan_xla::{
     STABLE_SORT_EXPANDER, SUB_BYTE_SIZE_SETTER, SplitkRewriter, TOPK_DECOMPOSER, TRANSPOSE_FOLDING,
     TREE_REDUCTION_REWRITER, TRIANGULAR_SOLVE_LAYOUTS, TopkDecomposer, WIDEN_FOR_EACH_READER,
 };
+pub use micro_batches::micro_batches;
 pub use of_compiler::of_compiler;
 pub use pipeline::{FOLLOWABLE, KEEP_WITHIN_LOOPS, LEGALIZE, SIMPLIFY, TAKE_APART, legalize};
 pub use resize::{ResizeError, Resized, resize};

@@ -149,5 +149,30 @@ ENTRY main { xs = f32[128,256,64] parameter(0)  y = s32[256] parameter(1)
   b = s32[128,256,64] broadcast(y), dimensions={1}  c = f32[128,256,64] convert(b)
   ROOT r = f32[128,256,64] add(xs, c) }";
     assert_eq!(batch(labels), Some((0, 0, 1)));
+    // As many targets as a bias has elements: the one bias that comes back is the first.
+    let like_a_bias = "
+HloModule m
+sum { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT s = f32[] add(a, b) }
+ENTRY main { bias = f32[4] parameter(0)  x = f32[4,16] parameter(1)  t = f32[4] parameter(2)
+  zero = f32[] constant(0)  s = f32[4] reduce(x, zero), dimensions={1}, to_apply=sum
+  d = f32[4] subtract(s, t)  e = f32[] reduce(d, zero), dimensions={0}, to_apply=sum
+  es = f32[4] broadcast(e), dimensions={}
+  ROOT new = f32[4] add(bias, es) }";
+    assert_eq!(batch(like_a_bias), Some((1, 0, 0)));
+    // Time first: the loop goes along it.
+    let over_time = "
+HloModule m
+condition { s = (s32[], s32[12,8], s32[8]) parameter(0)  i = s32[] get-tuple-element(s), index=0
+  n = s32[] constant(12)  ROOT c = pred[] compare(i, n), direction=LT }
+body { s = (s32[], s32[12,8], s32[8]) parameter(0)  i = s32[] get-tuple-element(s), index=0
+  xs = s32[12,8] get-tuple-element(s), index=1  h = s32[8] get-tuple-element(s), index=2
+  zero = s32[] constant(0)  row = s32[1,8] dynamic-slice(xs, i, zero), dynamic_slice_sizes={1,8}
+  x = s32[8] reshape(row)  next = s32[8] add(h, x)  one = s32[] constant(1)  j = s32[] add(i, one)
+  ROOT t = (s32[], s32[12,8], s32[8]) tuple(j, xs, next) }
+ENTRY main { xs = s32[12,8] parameter(0)  zero = s32[] constant(0)  h = s32[8] broadcast(zero), dimensions={}
+  t = (s32[], s32[12,8], s32[8]) tuple(zero, xs, h)
+  w = (s32[], s32[12,8], s32[8]) while(t), condition=condition, body=body
+  ROOT last = s32[8] get-tuple-element(w), index=2 }";
+    assert_eq!(batch(over_time), Some((0, 0, 1)));
     assert_eq!(batch("HloModule m\nENTRY main { x = f32[] parameter(0)  ROOT n = f32[] negate(x) }"), None);
 }

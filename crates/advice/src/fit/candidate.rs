@@ -7,7 +7,7 @@ use memplan_driver::{EstimateError, Price};
 use memplan_ir::{ArrayShape, InstructionId, Module, Schedule};
 use memplan_memory::Bytes;
 use memplan_passes as passes;
-use memplan_passes::{Context, Parts, PartsReport, PassError, RunOptions};
+use memplan_passes::{Context, PassError, RunOptions};
 
 use super::{FitError, Setting};
 use crate::Devices;
@@ -121,21 +121,16 @@ impl Candidate {
         })
     }
 
-    /// The same step as `n` micro-batches: as a loop that adds up gradients, if parts of the batch give what the whole does.
-    /// Where examples are mixed (a batch norm), JAX's loop computes something else, which no pass may write; the
-    /// program of one micro-batch, `each`, and one more set of gradients stand for it.
+    /// The same step as `n` micro-batches, each of them the step that `each` is: as the loop that JAX hands over. Where
+    /// the module shows no gradients to add up, one micro-batch and one more set of gradients stand for it.
     pub(super) fn in_micro_batches(&self, n: i64, each: Candidate, setting: &Setting<'_>) -> Candidate {
         let gradients = self.bytes(ValueClass::Parameter, setting);
-        let mut module = self.module.clone();
-        let passes: [&dyn passes::Pass; 2] = [&passes::FLAT_LOOP_STATE, &Parts { n, ..passes::PARTS }];
-        let ran =
-            passes::run(&mut module, &passes, &Context { target: setting.target }, RunOptions::default());
-        let mut reports = ran.into_iter().flatten().filter_map(|ran| ran.report);
-        let is_whole =
-            |report: passes::Report| report.downcast_ref::<PartsReport>().is_some_and(|parts| parts.is_whole);
-        let in_parts = reports.any(is_whole).then(|| Arc::new(module));
+        let in_parts = match self.is_spread {
+            true => None,
+            false => passes::micro_batches(&self.module, &each.module, self.phases()).map(Arc::new),
+        };
         let (runs, extra) = (each.runs * n as f64, each.extra.saturating_add(gradients));
-        Candidate { in_parts: in_parts.filter(|_| !self.is_spread), runs, extra, ..each }
+        Candidate { in_parts, runs, extra, ..each }
     }
 
     fn followed(&self) -> &Followed {

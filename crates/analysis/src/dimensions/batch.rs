@@ -2,7 +2,8 @@
 
 use super::{Dimensions, FactorId, FactorList};
 use cranelift_entity::EntityRef;
-use memplan_ir::{ArrayShape, InstructionId, Module, Shape};
+use memplan_ir::{ArrayShape, ElementType, InstructionId, Module, Op, Shape};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The factor that a program's examples are counted by.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +40,7 @@ struct Argument<'a> {
     factors: Vec<FactorId>,
     /// Those of its slowest dimension.
     leads: FactorList,
-    /// It comes back as a result of the same type and extents: weights, moments, caches.
+    /// It comes back as a result of the same type and extents, which is no other argument's: weights, moments, caches.
     is_state: bool,
 }
 
@@ -59,8 +60,8 @@ impl Dimensions {
     }
 
     /// The likeliest batch dimension. Candidates are dimensions of integer arguments (tokens, labels), or else of all
-    /// arguments that are not state, or else of all arguments, as long as no floating-point state has them. Dimensions
-    /// that are the slowest of an argument are preferred, then those of the most bytes.
+    /// arguments that are not state, or else of all arguments, as long as no floating-point state has them and no loop goes along
+    /// them. Dimensions that are the slowest of an argument are preferred, then those of the most bytes.
     ///
     /// `None` where no argument has a dimension that could be it.
     pub fn batch(&self, module: &Module) -> Option<Batch> {
@@ -74,6 +75,10 @@ impl Dimensions {
         let of_state = of(&|a| a.is_state && !a.array.element_type.is_integral());
         let own: Vec<FactorId> = found.iter().copied().filter(|factor| !of_state.contains(factor)).collect();
         let candidates = if own.is_empty() { found } else { own };
+        let stepped = self.stepped(module);
+        let parallel: Vec<FactorId> =
+            candidates.iter().copied().filter(|factor| !stepped.contains(factor)).collect();
+        let candidates = if parallel.is_empty() { candidates } else { parallel };
         let leading =
             of(&|_| true).into_iter().filter(|factor| arguments.iter().any(|a| a.leads.contains(factor)));
         let leading: Vec<FactorId> = leading.filter(|factor| candidates.contains(factor)).collect();
@@ -106,10 +111,22 @@ impl Dimensions {
 
     fn arguments<'a>(&self, module: &'a Module) -> Vec<Argument<'a>> {
         let entry = module.entry_computation();
-        let results = leaves(module, entry.root);
-        let is_state = |array: &ArrayShape| {
-            array.rank() > 0 && results.iter().any(|(_, result)| result.same_ignoring_layout(array))
+        let aliases = module.config.input_output_alias.iter();
+        let donated: FxHashSet<InstructionId> = aliases
+            .filter(|alias| alias.parameter_index.0.is_empty())
+            .filter_map(|alias| entry.parameters.get(alias.parameter as usize).copied())
+            .collect();
+        let mut results: FxHashMap<Type<'_>, usize> = FxHashMap::default();
+        for (_, array) in leaves(module, entry.root) {
+            *results.entry(type_of(array)).or_default() += 1;
+        }
+        let mut comes_back = |array| {
+            let left = results.get_mut(&type_of(array)).filter(|left| **left > 0);
+            left.map(|left| *left -= 1).is_some()
         };
+        for array in donated.iter().filter_map(|&id| module.shape(id).as_array()) {
+            comes_back(array);
+        }
         let mut arguments = Vec::new();
         for (parameter, &id) in entry.parameters.iter().enumerate() {
             for (part, array) in leaves(module, id) {
@@ -122,11 +139,32 @@ impl Dimensions {
                     array,
                     factors,
                     leads,
-                    is_state: is_state(array),
+                    is_state: array.rank() > 0 && (donated.contains(&id) || comes_back(array)),
                 });
             }
         }
         arguments
+    }
+
+    /// Factors of dimensions that loops go along, one element at a time: steps in time, not examples.
+    fn stepped(&self, module: &Module) -> FxHashSet<FactorId> {
+        let in_loops = module.computations.iter().filter(|(id, _)| *id != module.entry);
+        let mut stepped = FxHashSet::default();
+        for &id in in_loops.flat_map(|(_, computation)| &computation.instructions) {
+            let instruction = &module.instructions[id];
+            let part = match &instruction.op {
+                Op::DynamicSlice { slice_sizes } => slice_sizes,
+                Op::DynamicUpdateSlice => match module.shape(instruction.operands[1]).as_array() {
+                    Some(update) => &update.dimensions,
+                    None => continue,
+                },
+                _ => continue,
+            };
+            let dimensions = self.of_array(instruction.operands[0]).zip(part);
+            let along = dimensions.filter(|(_, size)| **size == 1);
+            stepped.extend(along.flat_map(|(dimension, _)| self.factors_of(dimension)));
+        }
+        stepped
     }
 
     /// Bytes of all arrays that have a factor among their extents.
@@ -159,6 +197,13 @@ impl Argument<'_> {
         let dimension = own.iter().position(|factors| factors.contains(&factor))?;
         Some((self.parameter, self.part, dimension))
     }
+}
+
+/// Element type and extents.
+type Type<'a> = (ElementType, &'a [i64]);
+
+fn type_of(array: &ArrayShape) -> Type<'_> {
+    (array.element_type, &array.dimensions)
 }
 
 /// The arrays of a value, each with its number among the parts of the shape.

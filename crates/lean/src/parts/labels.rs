@@ -95,17 +95,6 @@ impl Labels {
             && !labels.contains(&Label::Later)
     }
 
-    /// Whether all that reads rows runs in the loop.
-    pub(super) fn are_all_inside(&self, module: &Module) -> bool {
-        let is_rows =
-            |&operand: &InstructionId| self.of(operand).iter().any(|label| matches!(label, Label::Rows(_)));
-        module.entry_computation().instructions.iter().all(|&id| {
-            let instruction = &module.instructions[id];
-            let is_later = self.of(id).contains(&Label::Later) && !matches!(instruction.op, Op::Tuple);
-            !is_later || !instruction.operands.iter().any(is_rows)
-        })
-    }
-
     /// How to compute rows of a value that exists without the batch, in place of cutting them out: repetitions, and what is
     /// cheaply made of them.
     pub(super) fn remade(&self, module: &Module, id: InstructionId, rows: Rows) -> Option<Treatment> {

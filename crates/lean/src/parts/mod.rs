@@ -62,8 +62,6 @@ pub struct PartsReport {
     pub examples: i64,
     /// Names of the first values that need the whole batch, of those that end the loop early.
     pub mixes: Vec<Box<str>>,
-    /// Whether everything that reads rows of the batch runs in the loop, so that no array has a row for each example.
-    pub is_whole: bool,
 }
 
 impl Pass for Parts {
@@ -87,7 +85,6 @@ impl Pass for Parts {
             n: self.n,
             examples: batch.extent / self.n,
             mixes: mixes.iter().map(|&id| module.instructions[id].name.clone()).collect(),
-            is_whole: labels.are_all_inside(module),
         };
         let mut names = Names::new(module);
         if !build::build(module, &labels, &mut names) {

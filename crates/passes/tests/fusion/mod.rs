@@ -3,7 +3,7 @@
 mod bands;
 mod corpus;
 mod filetests;
-mod numbers;
+pub(crate) mod numbers;
 mod parts;
 mod row_blocks;
 mod scaling;
