@@ -1,7 +1,7 @@
 //! Finds arguments that are weights: the operands by which products multiply the program's data.
 
 use cranelift_entity::SecondaryMap;
-use memplan_ir::{Access, ComputationId, InstructionId, Module, Op};
+use memplan_ir::{Access, BinaryOp, ComputationId, ElementType, InstructionId, Module, Op};
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
@@ -81,6 +81,18 @@ impl Search<'_> {
                 (!arguments.is_empty()).then_some(Moved { arguments, is_spread: false })
             }
             Op::Convert | Op::Copy => from(self),
+            // Quantised weights times their scales.
+            Op::Binary(BinaryOp::Multiply) => {
+                let moved = |&operand: &InstructionId| self.of[operand].clone();
+                let of: Option<SmallVec<[Moved; 2]>> = instruction.operands.iter().map(moved).collect();
+                let mut of = of?.into_iter();
+                let (a, b) = (of.next()?, of.next()?);
+                match (a.is_spread, b.is_spread) {
+                    (true, false) => Some(b),
+                    (false, true) => Some(a),
+                    _ => None,
+                }
+            }
             ref op if op.only_passes_on() || op.traits().access == Access::Reindexing => from(self),
             _ => None,
         }
@@ -100,6 +112,7 @@ impl Search<'_> {
             op if op.is_contraction() => b.or(a),
             op if op.is_elementwise() => match (a, b) {
                 (None, Some(moved)) | (Some(moved), None) => Some(moved).filter(|moved| moved.is_spread),
+                (Some(a), Some(b)) if a.is_spread != b.is_spread => Some(if a.is_spread { a } else { b }),
                 _ => None,
             },
             _ => None,
@@ -107,13 +120,17 @@ impl Search<'_> {
         let arguments = weight.into_iter().flat_map(|moved| moved.arguments);
         let is_array = |argument: &ValueId| {
             let definition = self.flow.positions.instruction(self.flow.values[*argument].definition);
-            is_floating(self.module, definition)
+            holds_numbers(self.module, definition)
         };
         self.weights.extend(arguments.filter(is_array));
     }
 }
 
-/// Whether an instruction is, or holds, arrays of floating-point numbers.
-fn is_floating(module: &Module, id: InstructionId) -> bool {
-    module.shape(id).as_array().is_none_or(|array| array.rank() > 0 && array.element_type.is_floating())
+/// Whether an instruction is, or holds, arrays of numbers that are multiplied: of floating point, or quantised.
+fn holds_numbers(module: &Module, id: InstructionId) -> bool {
+    use ElementType::{S2, S4, S8};
+    module.shape(id).as_array().is_none_or(|array| {
+        let is_quantised = matches!(array.element_type, S2 | S4 | S8);
+        array.rank() > 0 && (array.element_type.is_floating() || is_quantised)
+    })
 }

@@ -148,7 +148,7 @@ HloModule m
 ENTRY main { xs = f32[128,256,64] parameter(0)  y = s32[256] parameter(1)
   b = s32[128,256,64] broadcast(y), dimensions={1}  c = f32[128,256,64] convert(b)
   ROOT r = f32[128,256,64] add(xs, c) }";
-    assert_eq!(batch(labels), Some((0, 0, 1)));
+    assert_eq!(batch(labels), Some((1, 0, 0)));
     // As many targets as a bias has elements: the one bias that comes back is the first.
     let like_a_bias = "
 HloModule m
@@ -174,5 +174,30 @@ ENTRY main { xs = s32[12,8] parameter(0)  zero = s32[] constant(0)  h = s32[8] b
   w = (s32[], s32[12,8], s32[8]) while(t), condition=condition, body=body
   ROOT last = s32[8] get-tuple-element(w), index=2 }";
     assert_eq!(batch(over_time), Some((0, 0, 1)));
+    let random_key = "
+HloModule m
+ENTRY main { key = u32[2] parameter(0)  x = f32[16,4] parameter(1)
+  first = u32[1] slice(key), slice={[0:1]}  seed = u32[] reshape(first)  noise = f32[] convert(seed)
+  noises = f32[16,4] broadcast(noise), dimensions={}  ROOT y = f32[16,4] add(x, noises) }";
+    assert_eq!(batch(random_key), Some((1, 0, 0)));
+    // The edges of a graph say which nodes are added up: it has no examples.
+    let graph = "
+HloModule m
+sum { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT s = f32[] add(a, b) }
+ENTRY main { nodes = f32[10,4] parameter(0)  from = s32[30] parameter(1)  to = s32[30] parameter(2)
+  bias = f32[4] parameter(3)  biases = f32[10,4] broadcast(bias), dimensions={1}  x = f32[10,4] add(nodes, biases)
+  sent = f32[30,4] gather(x, from), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,4}
+  zero = f32[] constant(0)  zeros = f32[10,4] broadcast(zero), dimensions={}
+  all = f32[10,4] scatter(zeros, to, sent), update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=sum
+  next = f32[10,4] add(x, all)  ROOT n = f16[10,4] convert(next) }";
+    assert_eq!(batch(graph), None);
+    // Examples look up rows of a table that is no data.
+    let tokens = "
+HloModule m
+ENTRY main { table = s8[100,8] parameter(0)  scale = f32[8] parameter(1)  tokens = s32[6,5] parameter(2)
+  wide = f32[100,8] convert(table)  scales = f32[100,8] broadcast(scale), dimensions={1}
+  weights = f32[100,8] multiply(wide, scales)
+  ROOT x = f32[6,5,8] gather(weights, tokens), offset_dims={2}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=2, slice_sizes={1,8} }";
+    assert_eq!(batch(tokens), Some((2, 0, 0)));
     assert_eq!(batch("HloModule m\nENTRY main { x = f32[] parameter(0)  ROOT n = f32[] negate(x) }"), None);
 }
