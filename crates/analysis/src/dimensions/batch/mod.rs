@@ -109,6 +109,25 @@ impl Dimensions {
         stepped
     }
 
+    /// Factors of dimensions that only weights have: windows of convolutions, rows that a gather finds.
+    fn of_weights(&self, module: &Module) -> FxHashSet<FactorId> {
+        let mut found = FxHashSet::default();
+        for &id in module.computations.values().flat_map(|computation| &computation.instructions) {
+            let instruction = &module.instructions[id];
+            let (array, along) = match &instruction.op {
+                Op::Convolution(convolution) => {
+                    (instruction.operands[1], &convolution.dimensions.kernel_spatial)
+                }
+                Op::Gather(gather) => (instruction.operands[0], &gather.start_index_map),
+                _ => continue,
+            };
+            let of_array = self.of_array(array).enumerate();
+            let along = of_array.filter(|(d, _)| along.contains(&(*d as i64)));
+            found.extend(along.flat_map(|(_, dimension)| self.factors_of(dimension)));
+        }
+        found
+    }
+
     /// Bytes of all arrays that have a factor among their extents.
     fn bytes_by_factor(&self, module: &Module) -> Vec<u64> {
         let mut bytes = vec![0u64; self.factor_count()];
@@ -130,6 +149,8 @@ struct Search {
     /// Factors of dimensions that loops go along.
     stepped: FxHashSet<FactorId>,
     looked_up: LookedUp,
+    /// Factors of windows of convolutions, and of rows of tables.
+    of_weights: FxHashSet<FactorId>,
     /// Bytes of all arrays that have a factor.
     bytes: Vec<u64>,
 }
@@ -170,6 +191,7 @@ impl Search {
                 row_of,
             ),
             stepped: dimensions.stepped(module),
+            of_weights: dimensions.of_weights(module),
             bytes: dimensions.bytes_by_factor(module),
             arguments,
             model,
@@ -203,19 +225,28 @@ impl Search {
         Some((factor, self.place_of(factor)?))
     }
 
-    /// The batch among the leading dimensions of arguments that are no data.
+    /// The batch among the leading dimensions of arguments that are no data. Dimensions of features lead one array of
+    /// weights, and end another.
     fn of_others(&self) -> Option<(FactorId, (usize, usize, usize))> {
+        let ends = |argument: &Argument| {
+            let leading = self.leading(argument);
+            argument.factors().filter(|factor| !leading.contains(factor)).collect::<Vec<_>>()
+        };
+        let features: FxHashSet<FactorId> = self.arguments.iter().flat_map(ends).collect();
         let most = |wanted: &[Kind]| {
             let others = self.arguments.iter().filter(|a| wanted.contains(&a.kind) && !self.is_table(a));
             let mut led: BTreeMap<FactorId, u64> = BTreeMap::new();
-            let mut all = 0u64;
             for argument in others {
-                all = all.saturating_add(argument.bytes);
-                if let Some(&factor) = self.leading(argument).first() {
+                let is_weight =
+                    |factor: &FactorId| argument.kind == Kind::Weights && self.of_weights.contains(factor);
+                let leading = self.leading(argument).first().copied();
+                if let Some(factor) =
+                    leading.filter(|factor| !features.contains(factor) && !is_weight(factor))
+                {
                     *led.entry(factor).or_default() += argument.bytes;
                 }
             }
-            led.into_iter().find(|(_, bytes)| *bytes > all / 2).map(|(factor, _)| factor)
+            led.into_iter().max_by_key(|&(factor, bytes)| (bytes, Reverse(factor))).map(|(factor, _)| factor)
         };
         let has_data = self.arguments.iter().any(|a| a.kind == Kind::Data && a.factors().next().is_some());
         let all = if has_data { None } else { most(&[Kind::State, Kind::Weights]) };
