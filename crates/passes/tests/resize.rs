@@ -123,6 +123,19 @@ ENTRY main {
 }
 
 #[test]
+fn random_bits_follow() {
+    let text = "
+HloModule m
+ENTRY main {
+  bits = u32[8,4] parameter(0)
+  numbers = f32[8,4] bitcast-convert(bits)
+  bytes = u8[8,4,4] bitcast-convert(bits)
+  ROOT t = (f32[8,4], u8[8,4,4]) tuple(numbers, bytes)
+}";
+    check(text, (0, 0), 2, &["numbers = f32[2,4]", "bytes = u8[2,4,4]"]);
+}
+
+#[test]
 fn what_cannot_follow_is_refused() {
     let table = "
 HloModule m

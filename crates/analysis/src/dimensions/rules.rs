@@ -89,6 +89,7 @@ impl Rules<'_> {
                 self.hold_from(operand(0), batch);
                 self.hold_from(self.id, batch);
             }
+            Op::BitcastConvert => self.bits(),
             op if op.traits().access == Access::Elementwise => self.elementwise(),
             _ => self.hold_all(),
         }
@@ -199,6 +200,15 @@ impl Rules<'_> {
                 _ => self.hold_all(),
             }
         }
+    }
+
+    /// Elements stay where they are. Those of another width have one more dimension, which counts the parts of an element.
+    fn bits(&mut self) {
+        let operand = self.instruction.operands[0];
+        let [from, to] = [operand, self.id].map(|id| self.dimensions.of_array(id));
+        let rank = from.len().min(to.len());
+        from.zip(to).for_each(|(from, to)| self.same(from, to));
+        [operand, self.id].into_iter().for_each(|id| self.hold_from(id, rank));
     }
 
     /// The first element of the result is what the operand was before.

@@ -5,7 +5,7 @@ use rustc_hash::FxHashSet;
 
 use super::arguments::is_random_key;
 use crate::dimensions::{Dimensions, FactorId, FactorList};
-use crate::{Phase, Phases};
+use crate::{Facts, Phase, ValueClasses};
 
 /// What has a row for each element of a factor.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub(super) enum RowOf {
 #[derive(Default)]
 pub(super) struct LookedUp {
     pub(super) factors: FxHashSet<FactorId>,
+    /// Whether the forward half adds up rows by an argument: sums over the edges of a graph.
+    pub(super) is_graph: bool,
     /// The arguments that name rows, by parameter number.
     pub(super) by: FxHashSet<usize>,
 }
@@ -32,7 +34,7 @@ pub(super) struct LookedUp {
 pub(super) fn looked_up(
     dimensions: &Dimensions,
     module: &Module,
-    phases: Option<&Phases>,
+    (classes, facts): &(ValueClasses, Facts),
     row_of: impl Fn(FactorId) -> RowOf,
 ) -> LookedUp {
     let mut found = LookedUp::default();
@@ -59,10 +61,15 @@ pub(super) fn looked_up(
         let table: Vec<FactorList> = dimensions.of_array(table).map(|d| dimensions.factors_of(d)).collect();
         let rows = along.iter().filter_map(|&d| table.get(d as usize)).flatten().copied();
         // Gradients are added to rows of any table, sums of edges to nodes alone.
-        let is_sum = matches!(instruction.op, Op::Scatter(_));
-        if is_sum && phases.is_none_or(|phases| phases.of(id) != Phase::Forward) {
+        let is_scatter = matches!(instruction.op, Op::Scatter(_));
+        if is_scatter && classes.phases.of(id) != Phase::Forward {
             continue;
         }
+        let does_combine = |called| {
+            let root = module.computations[called].root;
+            !matches!(module.instructions[root].op, Op::Parameter { .. })
+        };
+        let is_sum = is_scatter && instruction.called.iter().any(|&called| does_combine(called));
         let is_row = |kind: RowOf| kind != RowOf::Model && (is_sum || kind != RowOf::Table);
         let rows: Vec<FactorId> = rows.filter(|&factor| is_row(row_of(factor))).collect();
         let by = dimensions.of_array(indices).map(|d| dimensions.factors_of(d)).enumerate();
@@ -73,7 +80,11 @@ pub(super) fn looked_up(
         if is_own || rows.is_empty() {
             continue;
         }
-        let Some(arguments) = index_arguments(module, indices) else { continue };
+        let arguments = index_arguments(module, facts, indices);
+        if arguments.is_empty() {
+            continue;
+        }
+        found.is_graph |= is_sum;
         found.by.extend(arguments);
         if rows.iter().all(|&row| row_of(row) == RowOf::Computed) {
             continue;
@@ -88,30 +99,32 @@ pub(super) fn looked_up(
 /// The most operations between an argument and the indices that it says.
 const MAX_STEPS: usize = 64;
 
-/// The arguments of the entry that indices are computed from, by parameter number; `None` if the program counts or draws
-/// them itself. In a loop, where the state may be an argument, they are not known.
-fn index_arguments(module: &Module, indices: InstructionId) -> Option<Vec<usize>> {
+/// The arguments of the entry that indices are computed from, by parameter number, also within loops that do not change
+/// them; none if the program counts or draws the indices itself.
+fn index_arguments(module: &Module, facts: &Facts, indices: InstructionId) -> Vec<usize> {
     let (mut seen, mut open) = (FxHashSet::from_iter([indices]), vec![indices]);
-    let (mut found, mut is_of_argument) = (Vec::new(), false);
+    let mut found = Vec::new();
     while let Some(id) = open.pop() {
         let instruction = &module.instructions[id];
-        match &instruction.op {
-            Op::Parameter { number } if instruction.parent == module.entry => {
-                if module.shape(id).as_array().is_some_and(|array| !is_random_key(array)) {
-                    is_of_argument = true;
-                    found.push(*number as usize);
-                }
-            }
-            Op::Parameter { .. } => is_of_argument = true,
+        match instruction.op {
+            Op::Parameter { .. } | Op::GetTupleElement { .. } => found.extend(argument(module, facts, id)),
             _ => {
                 let is_integral = |id: &InstructionId| {
-                    let array = module.shape(*id).as_array();
-                    array.is_none_or(|array| !array.element_type.is_floating())
+                    module.shape(*id).as_array().is_some_and(|array| !array.element_type.is_floating())
                 };
                 let operands = instruction.operands.iter().copied().filter(is_integral);
                 open.extend(operands.filter(|&operand| seen.len() < MAX_STEPS && seen.insert(operand)));
             }
         }
     }
-    is_of_argument.then_some(found)
+    found
+}
+
+/// The number of the argument that a value is, but for random keys.
+fn argument(module: &Module, facts: &Facts, id: InstructionId) -> Option<usize> {
+    let value = &facts.flow.values[facts.flow.value_of(id)?];
+    let definition = facts.flow.positions.instruction(value.definition);
+    let is_key = module.shape(definition).as_array().is_none_or(is_random_key);
+    let parameters = &module.entry_computation().parameters;
+    parameters.iter().position(|&parameter| parameter == definition && !is_key)
 }

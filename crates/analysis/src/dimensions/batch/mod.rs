@@ -63,9 +63,12 @@ impl Dimensions {
     /// slowest of an argument are preferred, then those of the most bytes. Where there are no candidates, they are those of
     /// integers that come back (tokens), or else the slowest dimension of most bytes of what comes back (caches).
     ///
-    /// `None` where no argument has a dimension that could be it.
+    /// `None` where no argument has a dimension that could be it, and for graphs, whose nodes are one example.
     pub fn batch(&self, module: &Module) -> Option<Batch> {
         let search = Search::new(self, module);
+        if search.looked_up.is_graph {
+            return None;
+        }
         let (factor, at) = search.of_data().or_else(|| search.of_others())?;
         let (parameter, part, dimension) = at;
         Some(Batch { factor, ..self.batch_at(module, parameter, part, dimension)? })
@@ -184,12 +187,10 @@ impl Search {
             _ => RowOf::Computed,
         };
         Search {
-            looked_up: looked_up(
-                dimensions,
-                module,
-                classes.as_ref().map(|(classes, _)| &classes.phases),
-                row_of,
-            ),
+            looked_up: classes
+                .as_ref()
+                .map(|known| looked_up(dimensions, module, known, row_of))
+                .unwrap_or_default(),
             stepped: dimensions.stepped(module),
             of_weights: dimensions.of_weights(module),
             bytes: dimensions.bytes_by_factor(module),
