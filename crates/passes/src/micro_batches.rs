@@ -24,8 +24,8 @@ use rustc_hash::FxHashMap;
 /// [`resize`](crate::resize()) made of it, with its phases: the forward and the backward half in a loop, the update after
 /// it. Linear in the module.
 ///
-/// `None` if the step has no such halves (the update reads examples, or one half needs an update), or if the batch is no
-/// multiple of the micro-batch.
+/// `None` if the step has no such halves (the update reads examples or a tuple, or one half needs an update), or if the
+/// batch is no multiple of the micro-batch.
 pub fn micro_batches(whole: &Module, part: &Module, phases: &Phases) -> Option<Module> {
     let halves = Halves::find(whole, part, phases)?;
     let mut module = part.clone();
@@ -120,7 +120,14 @@ impl Halves {
         results.dedup_by_key(|(id, _)| *id);
         let is_cut_alike = |(_, rows): &(InstructionId, Option<Rows>)| rows.is_none_or(|rows| rows.n == n);
         let are_cut_alike = inputs.iter().chain(&results).all(is_cut_alike);
-        (are_cut_alike && !results.is_empty()).then_some(Halves { n, inside, depends, inputs, results })
+        let are_arrays = results.iter().all(|(id, _)| part.shape(*id).as_array().is_some());
+        (are_cut_alike && are_arrays && !results.is_empty()).then_some(Halves {
+            n,
+            inside,
+            depends,
+            inputs,
+            results,
+        })
     }
 
     /// Writes the loop at the end of the entry. Returns what stands for each result after it.
@@ -172,7 +179,8 @@ impl Halves {
         for (&(id, rows), &sum) in self.results.iter().zip(sums) {
             let value = known[&id];
             let array = at.module().shape(value).as_array().expect("results are arrays");
-            let (is_number, rank) = (array.element_type.is_floating(), array.rank());
+            let (of, rank) = (array.element_type, array.rank());
+            let is_number = of.is_floating() || of.is_complex();
             next.push(match rows {
                 Some(rows) => {
                     let starts = starts(at, counter, rows, rank);

@@ -70,3 +70,14 @@ fn an_update_that_reads_examples_is_left() {
     assert!(in_two(NORMALIZED).1.is_some());
     assert!(in_two(&NORMALIZED.replace(update, with_examples)).1.is_none());
 }
+
+/// Only arrays are added up.
+#[test]
+fn a_tuple_of_gradients_is_left() {
+    let update = "new = f32[8,4] subtract(w, g)";
+    let behind_a_barrier = "pair = (f32[8,4], f32[]) tuple(g, loss), metadata={op_name=\"transpose(jvp(f))\"}
+  done = (f32[8,4], f32[]) opt-barrier(pair), metadata={op_name=\"update\"}
+  h2 = f32[8,4] get-tuple-element(done), index=0, metadata={op_name=\"update\"}
+  new = f32[8,4] subtract(w, h2)";
+    assert!(in_two(&NORMALIZED.replace(update, behind_a_barrier)).1.is_none());
+}
