@@ -104,7 +104,7 @@ fn the_cheapest_set_fits_and_a_lower_limit_costs_no_less() {
     assert!(!nothing.best.fits && nothing.best.total < whole.total);
 }
 
-/// JAX hands over a loop, and the loop is what is estimated.
+/// `fit` estimates the loop that JAX hands over.
 #[test]
 fn micro_batches_need_what_their_loop_needs() {
     let (compiler, target) = (Compiler::find("xla-gpu").unwrap(), Target::find("gpu-h100").unwrap());

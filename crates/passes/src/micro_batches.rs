@@ -10,14 +10,14 @@
 //! ```
 //!
 //! Unlike [`PARTS`](crate::PARTS) this may change results: what mixes examples (a batch norm) mixes those of a
-//! micro-batch, as it does in the person's program. So it is no pass: what it makes is for
-//! planning, not for running.
+//! micro-batch, as it does in the person's program. So it is no pass: the program that it makes is planned, not run.
 
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::{Phase, Phases};
 use memplan_ir::{
-    BinaryOp, ComparisonDirection, Cursor, ElementType, Insert, InstructionId, Module, Names, Op, Shape,
+    BinaryOp, ComparisonDirection, Cursor, ElementType, Insert, InstructionId, Module, Names, Op,
 };
+use memplan_rewriter::rows::{Rows, block_of};
 use rustc_hash::FxHashMap;
 
 /// The step over micro-batches, from the step as written, `whole`, and the step on one micro-batch, `part`, which
@@ -34,18 +34,13 @@ pub fn micro_batches(whole: &Module, part: &Module, phases: &Phases) -> Option<M
     }
     let results = halves.write_loop(&mut module, whole);
     halves.replace(&mut module, &results);
+    let root = module.entry_computation().root;
+    if module.instructions[root].op == Op::Tuple {
+        module.set_shape(root, whole.shape(root).clone());
+    }
     module.config.entry_computation_layout.clone_from(&whole.config.entry_computation_layout);
     module.compact();
     memplan_ir::verify(&module).is_ok().then_some(module)
-}
-
-/// The dimension of an array that counts examples.
-#[derive(Clone, Copy)]
-struct Rows {
-    dimension: usize,
-    in_part: i64,
-    /// The number of micro-batches.
-    n: i64,
 }
 
 /// What a step does before it updates parameters.
@@ -65,11 +60,11 @@ struct Halves {
 impl Halves {
     fn find(whole: &Module, part: &Module, phases: &Phases) -> Option<Halves> {
         let entry = part.entry_computation();
+        let n = entry.parameters.iter().find_map(|&id| times(whole, part, id))?;
         let mut batch: SecondaryMap<InstructionId, Option<Rows>> = SecondaryMap::new();
         for &id in &entry.parameters {
-            batch[id] = rows(whole, part, id)?;
+            batch[id] = rows(whole, part, n, id)?;
         }
-        let n = entry.parameters.iter().find_map(|&id| batch[id])?.n;
         let mut depends: SecondaryMap<InstructionId, bool> = SecondaryMap::new();
         let mut is_after: SecondaryMap<InstructionId, bool> = SecondaryMap::new();
         for &id in &entry.instructions {
@@ -105,7 +100,7 @@ impl Halves {
                 return None;
             }
             for &operand in operands.iter().filter(|&&operand| depends[operand]) {
-                let rows = rows(whole, part, operand)?;
+                let rows = rows(whole, part, n, operand)?;
                 if rows.is_some() && id != entry.root {
                     return None;
                 }
@@ -113,24 +108,16 @@ impl Halves {
             }
         }
         if depends[entry.root] {
-            results.push((entry.root, rows(whole, part, entry.root)?));
+            results.push((entry.root, rows(whole, part, n, entry.root)?));
         }
         inside.reverse();
         results.sort_unstable_by_key(|(id, _)| *id);
         results.dedup_by_key(|(id, _)| *id);
-        let is_cut_alike = |(_, rows): &(InstructionId, Option<Rows>)| rows.is_none_or(|rows| rows.n == n);
-        let are_cut_alike = inputs.iter().chain(&results).all(is_cut_alike);
         let are_arrays = results.iter().all(|(id, _)| part.shape(*id).as_array().is_some());
-        (are_cut_alike && are_arrays && !results.is_empty()).then_some(Halves {
-            n,
-            inside,
-            depends,
-            inputs,
-            results,
-        })
+        (are_arrays && !results.is_empty()).then_some(Halves { n, inside, depends, inputs, results })
     }
 
-    /// Writes the loop at the end of the entry. Returns what stands for each result after it.
+    /// Writes the loop at the end of the entry. Returns the loop's element for each of the results.
     fn write_loop(&self, module: &mut Module, whole: &Module) -> FxHashMap<InstructionId, InstructionId> {
         let mut names = Names::new(module);
         let entry = module.entry;
@@ -157,13 +144,11 @@ impl Halves {
         for (&(id, rows), &input) in self.inputs.iter().zip(inputs) {
             let value = match rows {
                 Some(rows) => {
-                    let mut slice =
-                        at.module().shape(input).as_array().expect("cut values are arrays").clone();
-                    slice.dimensions[rows.dimension] = rows.in_part;
-                    let starts = starts(at, counter, rows, slice.rank());
+                    let block = block_of(at.module().shape(input), rows);
+                    let slice_sizes = block.as_array().expect("rows are of arrays").dimensions.clone();
+                    let starts = starts(at, counter, rows, slice_sizes.len());
                     let operands = [input].into_iter().chain(starts);
-                    let slice_sizes = slice.dimensions.clone();
-                    at.insert_shaped(Op::DynamicSlice { slice_sizes }, operands, slice)
+                    at.insert_shaped(Op::DynamicSlice { slice_sizes }, operands, block)
                 }
                 None => input,
             };
@@ -202,35 +187,36 @@ impl Halves {
         for id in module.computations[entry].instructions.clone() {
             module.instructions[id].operands.iter_mut().for_each(|operand| *operand = new(*operand));
         }
-        let root = new(module.computations[entry].root);
-        module.computations[entry].root = root;
-        if module.instructions[root].op == Op::Tuple {
-            let elements = module.instructions[root].operands.iter().map(|&id| module.shape(id).clone());
-            let shape = Shape::tuple(elements.collect::<Vec<_>>());
-            module.set_shape(root, shape);
-        }
+        module.computations[entry].root = new(module.computations[entry].root);
         module.put_operands_first(entry);
     }
 }
 
-/// The dimension in which an array of the micro-batch is a part of the whole array: `Some(None)` if there is no such
-/// dimension, `None` if it differs in another way.
-fn rows(whole: &Module, part: &Module, id: InstructionId) -> Option<Option<Rows>> {
+/// How many times an array of the micro-batch the whole array is, in the first dimension in which they differ.
+fn times(whole: &Module, part: &Module, id: InstructionId) -> Option<i64> {
+    let (whole, part) = (whole.shape(id).as_array()?, part.shape(id).as_array()?);
+    let mut extents = whole.dimensions.iter().zip(&part.dimensions);
+    extents.find(|(all, in_part)| all != in_part).and_then(|(all, in_part)| all.checked_div(*in_part))
+}
+
+/// The rows of an array that make `n` micro-batches: `Some(None)` if the array is the same in each of them, `None` if it
+/// differs in another way.
+fn rows(whole: &Module, part: &Module, n: i64, id: InstructionId) -> Option<Option<Rows>> {
     let (whole, part) = (whole.shape(id), part.shape(id));
-    let (Some(whole), Some(part)) = (whole.as_array(), part.as_array()) else {
+    let (Some(all), Some(in_part)) = (whole.as_array(), part.as_array()) else {
         return (whole == part).then_some(None);
     };
-    let mut differing = (0..part.rank()).filter(|&d| whole.dimensions[d] != part.dimensions[d]);
+    let mut differing = (0..in_part.rank()).filter(|&d| all.dimensions[d] != in_part.dimensions[d]);
     let Some(dimension) = differing.next() else { return Some(None) };
-    let (all, in_part) = (whole.dimensions[dimension], part.dimensions[dimension]);
-    let is_multiple = in_part > 0 && all % in_part == 0 && differing.next().is_none();
-    is_multiple.then_some(Some(Rows { dimension, in_part, n: all / in_part }))
+    let unit = in_part.dimensions[dimension];
+    let is_cut = differing.next().is_none() && unit.checked_mul(n) == Some(all.dimensions[dimension]);
+    is_cut.then_some(Some(Rows { dimension, unit }))
 }
 
 /// Where the rows of a micro-batch start, in each dimension.
 fn starts(at: &mut Cursor<'_>, counter: InstructionId, rows: Rows, rank: usize) -> Vec<InstructionId> {
-    let in_part = at.integer(ElementType::S32, rows.in_part);
-    let start = at.binary(BinaryOp::Multiply, counter, in_part);
+    let unit = at.integer(ElementType::S32, rows.unit);
+    let start = at.binary(BinaryOp::Multiply, counter, unit);
     let zero = at.integer(ElementType::S32, 0);
     (0..rank).map(|d| if d == rows.dimension { start } else { zero }).collect()
 }

@@ -1,4 +1,4 @@
-//! Finds what is read or written at rows that an argument names: a graph's nodes, by its edges.
+//! Finds arrays whose rows an integer argument looks up: the nodes of a graph, by its edges.
 
 use memplan_ir::{InstructionId, Module, Op};
 use rustc_hash::FxHashSet;
@@ -20,7 +20,7 @@ pub(super) enum RowOf {
     Computed,
 }
 
-/// What is read, or written, at rows that an argument names: a graph's nodes, by its edges.
+/// The rows that integer arguments look up, and those arguments.
 #[derive(Default)]
 pub(super) struct LookedUp {
     pub(super) factors: FxHashSet<FactorId>,
@@ -124,7 +124,11 @@ fn index_arguments(module: &Module, facts: &Facts, indices: InstructionId) -> Ve
 fn argument(module: &Module, facts: &Facts, id: InstructionId) -> Option<usize> {
     let value = &facts.flow.values[facts.flow.value_of(id)?];
     let definition = facts.flow.positions.instruction(value.definition);
-    let is_key = module.shape(definition).as_array().is_none_or(is_random_key);
-    let parameters = &module.entry_computation().parameters;
-    parameters.iter().position(|&parameter| parameter == definition && !is_key)
+    match module.instructions[definition].op {
+        Op::Parameter { number } if module.instructions[definition].parent == module.entry => {
+            module.shape(definition).as_array().filter(|array| !is_random_key(array))?;
+            Some(number as usize)
+        }
+        _ => None,
+    }
 }

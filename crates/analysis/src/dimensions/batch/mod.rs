@@ -61,7 +61,8 @@ impl Dimensions {
     /// No candidate is a dimension that the model has, that loops go along, or along which an argument looks up rows of
     /// another (the nodes and edges of a graph), nor any dimension of an argument that these lead. Dimensions that are the
     /// slowest of an argument are preferred, then those of the most bytes. Where there are no candidates, they are those of
-    /// integers that come back (tokens), or else the slowest dimension of most bytes of what comes back (caches).
+    /// integers that come back (tokens), or else the slowest dimension of most bytes of what comes back (caches), and of
+    /// weights if nothing is data.
     ///
     /// `None` where no argument has a dimension that could be it, and for graphs, whose nodes are one example.
     pub fn batch(&self, module: &Module) -> Option<Batch> {
@@ -69,8 +70,8 @@ impl Dimensions {
         if search.looked_up.is_graph {
             return None;
         }
-        let (factor, at) = search.of_data().or_else(|| search.of_others())?;
-        let (parameter, part, dimension) = at;
+        let factor = search.of_data().or_else(|| search.of_others())?;
+        let (parameter, part, dimension) = search.place_of(factor)?;
         Some(Batch { factor, ..self.batch_at(module, parameter, part, dimension)? })
     }
 
@@ -199,8 +200,8 @@ impl Search {
         }
     }
 
-    /// The batch among the dimensions of data, and where the first argument has it.
-    fn of_data(&self) -> Option<(FactorId, (usize, usize, usize))> {
+    /// The batch among the dimensions of data.
+    fn of_data(&self) -> Option<FactorId> {
         let of = |wanted: &dyn Fn(&Argument) -> bool| -> Vec<(FactorId, bool)> {
             let data = self.arguments.iter().filter(|a| wanted(a) && !self.is_table(a));
             let of_argument = |argument: &Argument| {
@@ -222,13 +223,12 @@ impl Search {
         let found = found.into_iter().find(|found| !found.is_empty())?;
         let by_rank =
             |(factor, leads): &(FactorId, bool)| (*leads, self.bytes[factor.index()], Reverse(*factor));
-        let (factor, _) = found.into_iter().max_by_key(by_rank)?;
-        Some((factor, self.place_of(factor)?))
+        found.into_iter().max_by_key(by_rank).map(|(factor, _)| factor)
     }
 
     /// The batch among the leading dimensions of arguments that are no data. Dimensions of features lead one array of
     /// weights, and end another.
-    fn of_others(&self) -> Option<(FactorId, (usize, usize, usize))> {
+    fn of_others(&self) -> Option<FactorId> {
         let ends = |argument: &Argument| {
             let leading = self.leading(argument);
             argument.factors().filter(|factor| !leading.contains(factor)).collect::<Vec<_>>()
@@ -251,8 +251,7 @@ impl Search {
         };
         let has_data = self.arguments.iter().any(|a| a.kind == Kind::Data && a.factors().next().is_some());
         let all = if has_data { None } else { most(&[Kind::State, Kind::Weights]) };
-        let factor = all.or_else(|| most(&[Kind::State]))?;
-        Some((factor, self.place_of(factor)?))
+        all.or_else(|| most(&[Kind::State]))
     }
 
     /// The factors of the slowest dimension of an argument that no loop goes along.
@@ -270,6 +269,7 @@ impl Search {
             || leading.any(|factor| self.looked_up.factors.contains(&factor))
     }
 
+    /// Where the first argument has a factor: data, or else any.
     fn place_of(&self, factor: FactorId) -> Option<(usize, usize, usize)> {
         let with = |argument: &Argument| {
             let dimension = argument.dimensions.iter().position(|factors| factors.contains(&factor))?;
