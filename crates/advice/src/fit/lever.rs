@@ -186,6 +186,19 @@ impl Edit {
         }
     }
 
+    /// The same change with more examples at a time, from few to many. Of a smaller batch, up to twice as many: halves
+    /// are tried in any case.
+    pub(super) fn more_examples(&self, program: &Candidate) -> Option<Vec<Edit>> {
+        match *self {
+            Edit::Batch(n) => Some((n + 1..2 * n).map(Edit::Batch).collect()),
+            Edit::Microbatch(n) => {
+                let doubled = std::iter::successors(Some(2 * n), |n| n.checked_mul(2));
+                Some(doubled.take_while(|n| Some(*n) < program.examples()).map(Edit::Microbatch).collect())
+            }
+            _ => None,
+        }
+    }
+
     /// Describes the change.
     pub(super) fn what(&self, program: &Candidate) -> String {
         let examples = program.examples().unwrap_or(0);

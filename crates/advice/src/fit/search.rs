@@ -37,6 +37,8 @@ pub(super) fn best(
     singles: &[(Suggestion, Edit)],
     setting: &Setting<'_>,
 ) -> Result<Best, EstimateError> {
+    /// A single change of less time than this is taken; of more, sets are tried, since two may be cheaper than one.
+    const CHEAP: f64 = 1.1;
     let nothing = Tried { edits: Vec::new(), total: before.total, cost: before.seconds };
     let mut tried = vec![nothing];
     for tier in Lever::TIERS {
@@ -44,7 +46,7 @@ pub(super) fn best(
             break;
         }
         tried.extend(alone(program, singles, tier));
-        if chosen(&tried, setting).is_some() {
+        if chosen(&tried, setting).is_some_and(|set| set.cost <= before.seconds * CHEAP) {
             break;
         }
         let sets = together(singles, &tried, before.total, tier);
@@ -54,7 +56,7 @@ pub(super) fn best(
     }
     let smallest = || tried.iter().min_by_key(|tried| tried.total).expect("nothing at all is tried first");
     let best = chosen(&tried, setting).unwrap_or_else(smallest).clone();
-    let best = with_larger_batch(program, best, setting)?;
+    let best = relaxed(program, singles, best, setting)?;
     step_by_step(program, before, &best.edits, setting)
 }
 
@@ -201,31 +203,76 @@ fn carry_out(
     Ok(Some(Tried { edits, total: price.total, cost: price.seconds * factor }))
 }
 
-/// With fewer examples among the changes, as many as fit: halves were tried, and bisection finds the number between.
-fn with_larger_batch(
+/// A set that fits, as cheap as other strengths of its changes make it: those that it does not need left out, another
+/// checkpoint, more examples at a time. The search adds to the smallest sets, whose changes are the strongest.
+fn relaxed(
     program: &Candidate,
-    best: Tried,
+    singles: &[(Suggestion, Edit)],
+    mut best: Tried,
     setting: &Setting<'_>,
 ) -> Result<Tried, EstimateError> {
-    const STEPS: usize = 4;
-    let limit = setting.options.limit;
-    let place = best.edits.iter().position(|edit| edit.lever() == Lever::Batch);
-    let (Some(place), true) = (place, best.total <= limit) else { return Ok(best) };
-    let Edit::Batch(fits) = best.edits[place] else { return Ok(best) };
-    let (mut best, mut fits, mut too_many) = (best, fits, 2 * fits);
-    for _ in 0..STEPS {
-        let middle = fits.midpoint(too_many);
-        if middle == fits {
-            break;
-        }
-        let mut edits = best.edits.clone();
-        edits[place] = Edit::Batch(middle);
-        match carry_out(program, edits, setting)? {
-            Some(tried) if tried.total <= limit => (best, fits) = (tried, middle),
-            _ => too_many = middle,
+    if best.total > setting.options.limit {
+        return Ok(best);
+    }
+    let order = |set: &Tried, other: &Tried| {
+        set.cost.total_cmp(&other.cost).then(set.edits.len().cmp(&other.edits.len()))
+    };
+    loop {
+        let sets = std::iter::once(best.edits.clone()).chain(neighbours(&best.edits, singles)).collect();
+        let with_most_examples = |edits| with_most_examples(program, edits, setting);
+        let found = in_parallel(setting.options.threads, sets, with_most_examples);
+        let found: Vec<Option<Tried>> = found.into_iter().collect::<Result<_, _>>()?;
+        match found.into_iter().flatten().min_by(order) {
+            Some(set) if order(&set, &best).is_lt() => best = set,
+            _ => return Ok(best),
         }
     }
-    Ok(best)
+}
+
+/// A set without one of its changes, or with another checkpoint. Donations stay: they cost nothing.
+fn neighbours(edits: &[Edit], singles: &[(Suggestion, Edit)]) -> Vec<Vec<Edit>> {
+    let mut sets = Vec::new();
+    for (place, edit) in edits.iter().enumerate().filter(|(_, edit)| edit.lever() != Lever::Donate) {
+        let [before, after] = [&edits[..place], &edits[place + 1..]];
+        sets.push([before, after].concat());
+        let is_checkpoint = |edit: &Edit| matches!(edit, Edit::Checkpoint(_));
+        let others = singles.iter().map(|(_, other)| other);
+        let others = others.filter(|other| is_checkpoint(edit) && is_checkpoint(other) && *other != edit);
+        sets.extend(others.map(|other| [before, std::slice::from_ref(other), after].concat()));
+    }
+    sets
+}
+
+/// A set with as many examples, or examples in a micro-batch, as fit, found by bisection; `None` if its own number does
+/// not fit.
+fn with_most_examples(
+    program: &Candidate,
+    edits: Vec<Edit>,
+    setting: &Setting<'_>,
+) -> Result<Option<Tried>, EstimateError> {
+    const STEPS: usize = 4;
+    let numbers =
+        edits.iter().enumerate().find_map(|(place, edit)| Some((place, edit.more_examples(program)?)));
+    let of_fitting = |edits| -> Result<Option<Tried>, EstimateError> {
+        let set = carry_out(program, edits, setting)?;
+        Ok(set.filter(|set| set.total <= setting.options.limit))
+    };
+    let Some(mut best) = of_fitting(edits.clone())? else { return Ok(None) };
+    let Some((place, numbers)) = numbers else { return Ok(Some(best)) };
+    let (mut fit, mut too_many) = (0_usize, numbers.len() + 1);
+    for _ in 0..STEPS {
+        let middle = fit.midpoint(too_many);
+        if middle == fit {
+            break;
+        }
+        let mut edits = edits.clone();
+        edits[place] = numbers[middle - 1].clone();
+        match of_fitting(edits)? {
+            Some(set) => (best, fit) = (set, middle),
+            None => too_many = middle,
+        }
+    }
+    Ok(Some(best))
 }
 
 /// The changes of a set with the price after each.
