@@ -293,10 +293,10 @@ fn advice_as_python() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         std::fs::read_to_string(folder.path().join("p.py")).unwrap()
     };
-    let text = written("200KiB");
+    let text = written("250KiB");
     assert!(text.starts_with("\"\"\"Changes of `jit_step` for gpu-h100"), "{text}");
-    assert!(text.contains("# 1. batch 256 as 32 micro-batches of 8\n"), "{text}");
-    assert!(text.contains("def value_and_grad(loss, parts=32):"), "{text}");
+    assert!(text.contains("# 2. batch 256 as 4 micro-batches of 64\n"), "{text}");
+    assert!(text.contains("def value_and_grad(loss, parts=4):"), "{text}");
     assert!(written("1GiB").contains("without a change"));
     let (text, status) = failure(folder.path(), &["fit", &module, "--target", "cpu", "--emit", "svg=a.svg"]);
     assert!(text.contains("expected html=FILE or policy=FILE") && status == 2, "{status}: {text}");
