@@ -1,7 +1,7 @@
 //! Kernels under construction: their members, and how each member is used.
 
 use cranelift_entity::{PrimaryMap, entity_impl};
-use memplan_ir::{InstructionId, Module, Op, Opcode};
+use memplan_ir::{InstructionId, Module, Op, Opcode, Shape};
 use memplan_rewriter::cost::Hero;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
@@ -88,9 +88,13 @@ impl Usage {
     }
 }
 
-/// The elements of an array.
+/// The elements of an array, or of each of several that one operation makes.
 pub(super) fn elements(module: &Module, id: InstructionId) -> f64 {
-    let count = module.shape(id).as_array().and_then(|array| array.element_count());
+    let shape = match module.shape(id) {
+        Shape::Tuple(parts) => parts.first(),
+        shape => Some(shape),
+    };
+    let count = shape.and_then(|shape| shape.as_array()?.element_count());
     count.unwrap_or(0) as f64
 }
 
@@ -99,6 +103,9 @@ pub(super) fn read_for(module: &Module, user: InstructionId, operand: Instructio
     match module.instructions[user].op {
         Op::Concatenate { .. } | Op::Pad { .. } | Op::Reduce { .. } if elements(module, user) > 0.0 => {
             count * elements(module, operand) / elements(module, user)
+        }
+        Op::ReduceWindow(ref window) => {
+            count * window.dimensions.iter().map(|of| of.size as f64).product::<f64>()
         }
         _ => count,
     }

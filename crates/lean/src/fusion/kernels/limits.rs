@@ -184,7 +184,8 @@ impl Grouper<'_> {
                 {
                     return Err(Verdict::EndsProduct(product));
                 }
-                if is_kept_out || is_slow || is_long || is_twice && self.is_expensive(id) {
+                let is_in_windows = at == 0 && self.is_slower_in_windows(id, usages);
+                if is_kept_out || is_slow || is_long || is_in_windows || is_twice && self.is_expensive(id) {
                     return Err(Verdict::Expensive { opcode, kernels: count });
                 }
                 if let Some(hero) = usage.feeds
@@ -507,7 +508,7 @@ pub(super) fn is_complex(module: &Module, id: InstructionId) -> bool {
 }
 
 /// The operands that an instruction overwrites.
-fn updated_operands(instruction: &Instruction) -> &[InstructionId] {
+pub(super) fn updated_operands(instruction: &Instruction) -> &[InstructionId] {
     match &instruction.op {
         Op::DynamicUpdateSlice => &instruction.operands[..1],
         Op::Scatter(_) => &instruction.operands[..instruction.operands.len() / 2],
