@@ -290,13 +290,21 @@ impl Search<'_> {
         if self.module.instructions[exponential].op.opcode() != Opcode::Exponential {
             return Vec::new();
         }
-        let is_of_kernels = |id: InstructionId| {
+        let is_kind_of_kernels = |id: InstructionId| {
             let instruction = &self.module.instructions[id];
-            let moves_nothing =
-                matches!(instruction.op, Op::Broadcast { .. } | Op::Reshape { .. } | Op::Bitcast);
+            let moves_nothing = matches!(instruction.op, Op::Broadcast { .. }) || is_view(&instruction.op);
             instruction.control_predecessors.is_empty()
                 && (moves_nothing || cost::is_pointwise(self.module, id) || self.is_of_rows(id))
         };
+        // What only looks at a value for other readers is no kernel's: the value is stored once for all of them.
+        let mut of_kernels: FxHashSet<InstructionId> = FxHashSet::default();
+        for &id in listed.iter().rev() {
+            let is_for_kernels = || self.users.of(id).iter().all(|user| of_kernels.contains(user));
+            if is_kind_of_kernels(id) && (!is_view(&self.module.instructions[id].op) || is_for_kernels()) {
+                of_kernels.insert(id);
+            }
+        }
+        let is_of_kernels = |id: InstructionId| of_kernels.contains(&id);
         let mut within = FxHashSet::from_iter([exponential]);
         let mut roots = Vec::new();
         for &id in listed {
@@ -377,7 +385,7 @@ impl Search<'_> {
                 let is_made_anywhere = matches!(op, Op::Broadcast { .. } | Op::Iota { .. });
                 let joins = is_made_anywhere
                     || again.contains_key(&operand)
-                    || cost::is_pointwise(self.module, operand)
+                    || (cost::is_pointwise(self.module, operand) || is_view(op))
                         && self.module.instructions[operand].control_predecessors.is_empty()
                         && self.is_only_for(operand, &kernel.members);
                 if joins && kernel.members.len() < MAX_MEMBERS && kernel.members.insert(operand) {
@@ -391,4 +399,9 @@ impl Search<'_> {
             }
         }
     }
+}
+
+/// Whether an operation only looks at its operand in another shape.
+fn is_view(op: &Op) -> bool {
+    matches!(op, Op::Reshape { .. } | Op::Bitcast)
 }
