@@ -178,6 +178,8 @@ pub struct ContractionRules {
     pub counts: bool,
     /// Whether the result can be worked on before it is stored.
     pub epilogue: bool,
+    /// Of dots that are stored by strides: whether the kernel may store a slice of the result alone.
+    pub slices: bool,
     /// Whether reductions of the result share the kernel: they add up each tile before it is stored.
     pub reductions: bool,
     /// How many bytes more an operation on the way in may read than it makes, and the kernel may store than it multiplies

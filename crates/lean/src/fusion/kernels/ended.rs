@@ -54,6 +54,13 @@ impl Grouper<'_> {
         self.any_product_before(id, |op| matches!(op, Op::Reshape { .. }), |_, _| true)
     }
 
+    /// Whether a slice is one of a product, or of what is computed from it element by element, and the product's kernel
+    /// stores such slices alone.
+    pub(super) fn is_part_of_product(&self, slice: InstructionId) -> bool {
+        let moves = |op: &Op| matches!(op, Op::Reshape { .. } | Op::Bitcast | Op::Slice { .. });
+        self.target.fusion.dot.slices && self.any_product_before(slice, moves, |_, _| true)
+    }
+
     /// Whether a product is as asked for from which operations on elements, or such that move them, each read by the next one
     /// alone, lead to `id`. `is_asked_for` gets the operations that were followed up to then, too.
     fn any_product_before(

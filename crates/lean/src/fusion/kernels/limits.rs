@@ -148,8 +148,14 @@ impl Grouper<'_> {
                 if self.is_nested(id, hero, kernel, usage) {
                     return self.check_in_place(id, kernel);
                 }
+                let is_stored_in_part = || {
+                    let members = &kernel.members;
+                    hero == Hero::Dot
+                        && rules.dot.slices
+                        && strides::is_followed_by_slices(self.module, self.users, id, members)
+                };
                 if kernel.hero.is_some()
-                    || !usage.bijective
+                    || !usage.bijective && !is_stored_in_part()
                     || usage.evaluations > 1
                     || !self.has_epilogue(hero, id)
                     || !self.stores_no_more(id, hero, kernel)
@@ -185,6 +191,12 @@ impl Grouper<'_> {
                     return Err(Verdict::EndsProduct(product));
                 }
                 let is_in_windows = at == 0 && self.is_slower_in_windows(id, usages);
+                if opcode == Opcode::Slice
+                    && (count > 1 || kernel.hero.is_some())
+                    && self.is_part_of_product(id)
+                {
+                    return Err(Verdict::EndsProduct(Opcode::Dot));
+                }
                 if is_kept_out || is_slow || is_long || is_in_windows || is_twice && self.is_expensive(id) {
                     return Err(Verdict::Expensive { opcode, kernels: count });
                 }

@@ -101,6 +101,23 @@ pub(super) fn is_followed_by_chain(
     }
 }
 
+/// Whether all that a kernel does to a result is to compute on its elements, or to store a part of them.
+pub(super) fn is_followed_by_slices(
+    module: &Module,
+    users: &Users,
+    dot: InstructionId,
+    members: &[InstructionId],
+) -> bool {
+    let mut at = dot;
+    while let Some(user) = only_user_of(users, at, members) {
+        if !keeps_order(module, user) && !matches!(module.instructions[user].op, Op::Slice { .. }) {
+            return false;
+        }
+        at = user;
+    }
+    true
+}
+
 /// Whether no loop of elements computes a value, but for repeating one, or for looking at it in another order.
 fn is_in_memory(module: &Module, users: &Users, mut id: InstructionId) -> bool {
     while let Op::Broadcast { .. } | Op::Reshape { .. } | Op::Bitcast | Op::Transpose { .. } =
