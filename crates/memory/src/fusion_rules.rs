@@ -87,8 +87,8 @@ pub struct FusionRules {
     /// Whether a kernel's operands are listed from its result on, as where one producer is fused after the other: first
     /// what the result reads, last what the first operation reads. Schedules that follow operands depend on it.
     pub operands_of_result_first: bool,
-    /// When reductions that leave columns compute their operand; `None`: always.
-    pub columns: Option<ColumnRules>,
+    /// The compiler's model of the time of kernels, by which it decides which values are stored; `None`: others decide.
+    pub time: Option<KernelTimeRules>,
     /// When kernels become one with several results, whatever stays alive for that; `None`: only where no more bytes
     /// can be alive.
     pub multi_output: Option<MultiOutputRules>,
@@ -105,12 +105,12 @@ pub struct MultiOutputRules {
     pub max_steps: usize,
 }
 
-/// A compiler's model of column reductions: a block sums some of the columns.
+/// A compiler's model of the time that a kernel of loops takes on a GPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
-pub struct ColumnRules {
-    /// Columns that a block sums up.
+pub struct KernelTimeRules {
+    /// Columns that a block of threads sums up.
     pub columns_per_block: u64,
     /// From so many rows on, rows are split among blocks as well, and there are enough of those.
     pub split_rows: u64,
@@ -120,10 +120,12 @@ pub struct ColumnRules {
     pub cache: f64,
     /// How many times as fast as memory that cache is.
     pub cache_speedup: f64,
-    /// Elements of two bytes and more that a block reads a second at most.
-    pub block_elements: f64,
-    /// Elements of one byte that a block reads a second at most.
-    pub block_bytes: f64,
+    /// Arrays of fewer bytes are in the first-level caches once they have been read.
+    pub near_cache: f64,
+    /// How many times as fast as the second-level cache those are.
+    pub near_cache_speedup: f64,
+    /// Bytes that a block of threads reads a second at most.
+    pub block_bandwidth: f64,
     /// Multiprocessors of the machine.
     pub multiprocessors: f64,
     /// Cycles of all units of one multiprocessor, in a second.
@@ -191,16 +193,14 @@ pub struct ContractionRules {
     pub kernel: String,
 }
 
-impl ColumnRules {
-    /// Seconds that all multiprocessors together take for so many cycles.
-    pub fn seconds(&self, cycles: f64) -> f64 {
-        cycles / (self.multiprocessors * self.multiprocessor_cycles)
-    }
-
-    /// Seconds to read an array of so many bytes once more.
-    pub fn seconds_again(&self, bytes: f64) -> f64 {
-        let speedup = if bytes < self.cache { self.cache_speedup } else { 1.0 };
-        bytes / (self.bandwidth * speedup)
+impl KernelTimeRules {
+    /// How many times as fast as from memory so many bytes are read once more.
+    pub fn speedup_again(&self, bytes: f64) -> f64 {
+        match bytes {
+            _ if bytes < self.near_cache => self.near_cache_speedup * self.cache_speedup,
+            _ if bytes < self.cache => self.cache_speedup,
+            _ => 1.0,
+        }
     }
 }
 
@@ -229,7 +229,7 @@ impl Default for FusionRules {
             update_shares: true,
             updates_lie_as_products: false,
             operands_of_result_first: false,
-            columns: None,
+            time: None,
             multi_output: None,
         }
     }

@@ -46,7 +46,7 @@ pub use addressing::{Addressing, Digit, is_view};
 pub use closest::{closest, did_you_mean};
 pub use compiler::{CodeSize, Compiler, CompilerError, HostWaits, LatencyHiding, Scheduler};
 pub use fast_memory::{FastMemoryDecision, Prefetch, SlicePrefetch, SliceTiming};
-pub use fusion_rules::{ColumnRules, ContractionRules, FusionGoal, FusionRules, MultiOutputRules};
+pub use fusion_rules::{ContractionRules, FusionGoal, FusionRules, KernelTimeRules, MultiOutputRules};
 pub use interval::{ByteRange, Intervals, ProgramKind, Ratios};
 pub use memplan_units::{
     Alignment, AllocationId, Bytes, Machine, Memory, MemorySpaceId, NotAPowerOfTwo, NotBytes, Slice,

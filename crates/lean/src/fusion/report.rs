@@ -126,9 +126,12 @@ pub enum Verdict {
     /// It is a copy into a layout with more padding, which somebody asked for.
     #[error("not fused: it is copied into a layout that takes more bytes, which its readers require")]
     Padded,
-    /// The reduction that reads it leaves few columns, so few blocks would compute it.
-    #[error("not fused: the reduction leaves few columns, and would compute it in few blocks")]
-    FewColumns,
+    /// By the compiler's model of time, a kernel that stores it saves more than it takes.
+    #[error("not fused: a kernel that stores it takes less time than {kernels} that compute it")]
+    Slower {
+        /// How many kernels would compute it.
+        kernels: usize,
+    },
     /// Computing it several times reads too much.
     #[error("not fused: computing it in each consumer would read {moved}, the limit is {limit}")]
     MovesMore {

@@ -43,12 +43,8 @@ impl Grouper<'_> {
 
     /// Whether fusing an instruction into kernels keeps fewer bytes alive, and moves not many more.
     pub(super) fn check_cost(&self, id: InstructionId, kernels: &[KernelId]) -> Result<(), Verdict> {
-        if let Some(rules) = &self.target.fusion.columns {
-            self.check_columns(id, kernels, rules)?;
-            if kernels.len() > 1 && self.is_slower_in_each(id, kernels, rules) {
-                let opcode = self.module.instructions[id].opcode();
-                return Err(Verdict::Expensive { opcode, kernels: kernels.len() });
-            }
+        if self.stored_for_time.contains(id) {
+            return Err(Verdict::Slower { kernels: kernels.len() });
         }
         let saved = self.bytes[id];
         let first_reader = kernels.iter().map(|&k| self.ranks[self.grouping.kernels[k].roots[0]]).max();
@@ -60,7 +56,10 @@ impl Grouper<'_> {
             return Err(Verdict::CodeSize);
         }
         if self.goal() == FusionGoal::Kernels {
-            return self.check_traffic(id, kernels, self.target.fusion.max_traffic_ratio);
+            return match self.target.fusion.time {
+                Some(_) => Ok(()),
+                None => self.check_traffic(id, kernels, self.target.fusion.max_traffic_ratio),
+            };
         }
         let until = self.last_read[id];
         let operands = self.distinct_arrays_read(id);

@@ -9,7 +9,7 @@ use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
 use super::super::report::Verdict;
-use super::{Grouper, Kernel, KernelId, Usage, columns, strides};
+use super::{Grouper, Kernel, KernelId, Usage, strides};
 
 impl Grouper<'_> {
     /// Whether an instruction goes into the kernels of its users; the first reason why not.
@@ -177,8 +177,6 @@ impl Grouper<'_> {
                 if is_reduction && !rules.reduce_transposes && self.reads_across.contains(id) {
                     return Err(Verdict::ReadsAcross);
                 }
-                let is_slow = usage.reused && usage.feeds.is_none() && count > 1 && self.is_slow(id);
-                let is_long = self.is_slow_again(id, usage);
                 if count > 1 && !rules.pad_prologue && self.is_sliced(id, usage) {
                     return Err(Verdict::Prologue(Opcode::Slice));
                 }
@@ -190,14 +188,13 @@ impl Grouper<'_> {
                 {
                     return Err(Verdict::EndsProduct(product));
                 }
-                let is_in_windows = at == 0 && self.is_slower_in_windows(id, usages);
                 if opcode == Opcode::Slice
                     && (count > 1 || kernel.hero.is_some())
                     && self.is_part_of_product(id)
                 {
                     return Err(Verdict::EndsProduct(Opcode::Dot));
                 }
-                if is_kept_out || is_slow || is_long || is_in_windows || is_twice && self.is_expensive(id) {
+                if is_kept_out || is_twice && self.is_expensive(id) {
                     return Err(Verdict::Expensive { opcode, kernels: count });
                 }
                 if let Some(hero) = usage.feeds
@@ -265,17 +262,6 @@ impl Grouper<'_> {
     fn is_loaded_in_order(&self, id: InstructionId, kernel: &Kernel) -> bool {
         let op = |id: InstructionId| &self.module.instructions[id].op;
         !self.users.of(id).iter().any(|user| *op(*user) == Op::Copy && kernel.usages.contains_key(user))
-    }
-
-    /// Whether an operation takes longer than moving its result, written once and read twice.
-    fn is_slow(&self, id: InstructionId) -> bool {
-        let (Some(rules), Some(array)) = (&self.target.fusion.columns, self.module.shape(id).as_array())
-        else {
-            return false;
-        };
-        let cycles = columns::cycles(rules, &self.module.instructions[id].op, array.element_type);
-        let bytes = 3.0 * f64::from(array.element_type.byte_width());
-        rules.seconds(cycles) > bytes / rules.bandwidth
     }
 
     /// Whether the kernel that computes a value reads an array through a transpose that moves the last dimension of several
@@ -393,7 +379,7 @@ impl Grouper<'_> {
 
     /// Whether the operands of an instruction take about as many bytes as its result, so that loading them instead costs no
     /// more.
-    fn loads_no_more(&self, id: InstructionId, rules: &ContractionRules) -> bool {
+    pub(super) fn loads_no_more(&self, id: InstructionId, rules: &ContractionRules) -> bool {
         let bytes = |id| self.bytes[id];
         // Triton's kernels in XLA count an array twice that is read twice.
         let operands: SmallVec<[InstructionId; 4]> = match rules.by_strides {

@@ -21,9 +21,7 @@
 //! expensive result on chip that all of them read ([`row_tiles`]), and at the end if one pass over common operands
 //! serves several ([`siblings`]); only these merges need a search for cycles ([`merge`]).
 
-mod again;
 mod bytes;
-mod columns;
 mod ended;
 mod epilogues;
 mod in_step;
@@ -32,11 +30,11 @@ mod limits;
 mod merge;
 mod multi_output;
 mod needs;
+mod priority;
 mod reductions;
 mod row_dimensions;
 mod row_tiles;
 mod siblings;
-mod slow;
 mod strides;
 
 use cranelift_entity::{EntitySet, SecondaryMap};
@@ -119,12 +117,14 @@ struct Grouper<'a> {
     spans: merge::Spans,
     /// The dependencies of the current computation.
     needs: needs::Needs,
-    /// Values that are in memory for those who read them: what column reductions do not compute, and what is looked up.
+    /// Values that are in memory for those who read them: what is looked up.
     kept_from_readers: EntitySet<InstructionId>,
     /// Values whose kernel would read an array across its rows.
     reads_across: EntitySet<InstructionId>,
     /// Values that kernels of products find in memory, since computing them would pad an array.
     pads: EntitySet<InstructionId>,
+    /// Values that are stored because that takes less time.
+    stored_for_time: EntitySet<InstructionId>,
     /// Instructions that others must run after.
     is_control_predecessor: EntitySet<InstructionId>,
     /// Entry parameters, and parts of them, of which the caller gives something up.
@@ -164,6 +164,7 @@ impl<'a> Grouper<'a> {
             kept_from_readers: EntitySet::new(),
             reads_across: EntitySet::new(),
             pads: EntitySet::new(),
+            stored_for_time: EntitySet::new(),
             is_control_predecessor: EntitySet::new(),
             has_given_up: module
                 .config
@@ -206,6 +207,11 @@ impl<'a> Grouper<'a> {
             let predecessors = &self.module.instructions[id].control_predecessors;
             predecessors.iter().for_each(|&before| _ = self.is_control_predecessor.insert(before));
         }
+        if let Some(rules) = &self.target.fusion.time
+            && self.goal() == FusionGoal::Kernels
+        {
+            self.stored_for_time = self.stored_for_time(&body.instructions, rules);
+        }
         for &id in body.instructions.iter().rev() {
             self.decide(id);
         }
@@ -233,7 +239,7 @@ impl<'a> Grouper<'a> {
             return;
         }
         self.note(id, verdict);
-        if matches!(verdict, Verdict::FewColumns | Verdict::Producer(Opcode::Gather)) {
+        if matches!(verdict, Verdict::Producer(Opcode::Gather)) {
             self.kept_from_readers.insert(id);
         }
         let rank = match verdict {

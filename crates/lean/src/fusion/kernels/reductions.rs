@@ -16,6 +16,7 @@ use memplan_ir::{InstructionId, Module, Op};
 use memplan_rewriter::cost::{self, CostClass, Hero};
 use smallvec::SmallVec;
 
+use super::kernel::elements;
 use super::{Grouper, Kernel};
 
 impl Grouper<'_> {
@@ -30,12 +31,21 @@ impl Grouper<'_> {
         }
     }
 
-    /// Whether a kernel computes a value for itself if it is a reduction: loops do, and kernels that write slices. Others were
-    /// not compared with XLA.
+    /// Whether a kernel computes a value for itself if it is a reduction: loops do, kernels that write slices, and others
+    /// where it reduces a few elements.
     pub(super) fn takes_in_sums(&self, id: InstructionId, kernel: &Kernel) -> bool {
         let op = |id: InstructionId| &self.module.instructions[id].op;
         let is_loop = kernel.hero.is_none_or(|(hero, _)| *op(hero) == Op::DynamicUpdateSlice);
-        is_loop || !matches!(op(id), Op::Reduce { .. })
+        is_loop || !matches!(op(id), Op::Reduce { .. }) || !self.reduces_many(id)
+    }
+
+    /// Whether an operation reduces so many elements to one that no kernel does so twice, one after the other.
+    pub(super) fn reduces_many(&self, id: InstructionId) -> bool {
+        /// As in `PriorityFusion`.
+        const MANY: f64 = 16.0;
+        let instruction = &self.module.instructions[id];
+        matches!(instruction.op, Op::Reduce { .. })
+            && elements(self.module, instruction.operands[0]) >= MANY * elements(self.module, id)
     }
 
     /// Whether a kernel can go on with the result of a reduction by threads that work together: nothing else is read.
