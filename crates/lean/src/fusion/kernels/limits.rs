@@ -388,7 +388,31 @@ impl Grouper<'_> {
         };
         let read = operands.into_iter().map(bytes).fold(0, u64::saturating_add);
         rules.tolerance.is_none_or(|tolerance| read <= bytes(id).saturating_add(tolerance.0))
-            || rules.by_strides && self.scales_by_row(id)
+            || rules.by_strides && (self.scales_by_row(id) || self.is_of_arguments(id))
+    }
+
+    /// Whether an operation is the only reader of arguments, or is a slice of one, and one product reads it: Triton's kernels
+    /// in XLA take it in, however much is loaded for it (`IsInputWorthFusing`). So do those for weights that become narrower.
+    fn is_of_arguments(&self, id: InstructionId) -> bool {
+        let instruction = &self.module.instructions[id];
+        let is_slice = matches!(instruction.op, Op::Slice { .. });
+        let is_argument = |&operand: &InstructionId| {
+            let is_there =
+                matches!(self.module.instructions[operand].op, Op::Parameter { .. } | Op::Constant(_));
+            is_there && (is_slice || self.users.of(operand).len() == 1)
+        };
+        self.is_for_one_product(id) && instruction.operands.iter().all(is_argument)
+    }
+
+    /// Whether one product alone reads a value, in any shape.
+    fn is_for_one_product(&self, mut id: InstructionId) -> bool {
+        loop {
+            match self.users.of(id) {
+                &[user] if matches!(self.module.instructions[user].op, Op::Dot(_)) => return true,
+                &[user] if cost::moves_no_bytes(self.module, user) => id = user,
+                _ => return false,
+            }
+        }
     }
 
     /// Whether an instruction computes its elements from two arrays of which one repeats what the caller gives: Triton's
@@ -492,6 +516,26 @@ impl Grouper<'_> {
         let tolerance = self.contraction(hero).tolerance.filter(|_| is_product);
         let stored = kernel.roots.iter().map(|&root| bytes(root)).fold(0, u64::saturating_add);
         tolerance.is_none_or(|tolerance| stored <= bytes(id).saturating_add(tolerance.0))
+            || self.contraction(hero).by_strides && self.is_only_returned_wider(id, kernel)
+    }
+
+    /// Whether a kernel makes a product wider with its last operation, and nothing reads the result but the caller: Triton's
+    /// kernels in XLA store it, however many bytes it takes (`CanNotBeFusedIntoAUser`).
+    fn is_only_returned_wider(&self, product: InstructionId, kernel: &Kernel) -> bool {
+        let mut at = product;
+        while self.bytes[at] <= self.bytes[product] {
+            match self.users.of(at) {
+                &[user] if kernel.usages.contains_key(&user) => at = user,
+                _ => break,
+            }
+        }
+        kernel.roots[..] == [at] && self.is_only_returned(at)
+    }
+
+    fn is_only_returned(&self, id: InstructionId) -> bool {
+        let is_result =
+            |user: InstructionId| user == self.root && matches!(self.module.instructions[user].op, Op::Tuple);
+        id == self.root || matches!(self.users.of(id), &[user] if is_result(user))
     }
 }
 
