@@ -7,6 +7,7 @@
 
 use memplan_ir::{InstructionId, Op};
 use memplan_rewriter::cost;
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::super::kernel::elements;
@@ -147,6 +148,7 @@ impl Search<'_, '_> {
         let module = self.grouper.module;
         let mut uses = Uses::new(members.len());
         let mut read: Vec<InstructionId> = Vec::new();
+        let mut place_of: FxHashMap<InstructionId, usize> = FxHashMap::default();
         let (mut cycles, mut blocks, mut code) = (0.0, None, 0_u64);
         for (place, member) in members.iter().enumerate() {
             let (times, copies) = (uses.times_of(place), uses.copies_of(place));
@@ -157,13 +159,10 @@ impl Search<'_, '_> {
             for (at, source) in member.operands.iter().enumerate() {
                 let operand = match *source {
                     Source::Inside(place) => place as usize,
-                    Source::Memory(id) => match read.iter().position(|&other| other == id) {
-                        Some(known) => members.len() + known,
-                        None => {
-                            read.push(id);
-                            uses.push()
-                        }
-                    },
+                    Source::Memory(id) => *place_of.entry(id).or_insert_with(|| {
+                        read.push(id);
+                        uses.push()
+                    }),
                 };
                 if is_elementwise {
                     for root in uses.roots[place].clone() {

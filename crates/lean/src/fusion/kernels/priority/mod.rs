@@ -37,9 +37,12 @@ const MOST_CODE: u64 = 10_000;
 /// Most readers of a producer that is asked about.
 const MOST_READERS: usize = 64;
 
-/// Most operations of kernels that are looked at, for each operation of the computation: a bound on the search's time. What
-/// it has not asked about by then, others decide.
-const MOST_STEPS: usize = 512;
+/// Most steps of a search, a second of work: operations of new kernels, and pairs of operands. What it has not asked about by
+/// then, others decide.
+const MOST_STEPS: usize = 50_000_000;
+
+/// Pairs of operands that are compared in the time of an operation.
+const PAIRS_PER_STEP: usize = 8;
 
 /// Priorities are whole numbers of these per second, as in XLA.
 const STEPS_PER_SECOND: f64 = 4e9;
@@ -55,9 +58,8 @@ impl Grouper<'_> {
         rules: &KernelTimeRules,
     ) -> EntitySet<InstructionId> {
         let mut search = Search::new(self, listed, rules);
-        let most_steps = MOST_STEPS.saturating_mul(listed.len());
         while let Some((priority, _, producer)) = search.queue.pop_last() {
-            if priority < 0 || search.steps > most_steps {
+            if priority < 0 || search.steps > MOST_STEPS {
                 break;
             }
             search.fuse(producer);
@@ -79,7 +81,7 @@ struct Search<'s, 'a> {
     priorities: FxHashMap<InstructionId, i64>,
     /// By priority, then by position in the text.
     queue: BTreeSet<(i64, u32, InstructionId)>,
-    /// Operations of kernels that were looked at.
+    /// Operations of new kernels, and pairs of operands, so far.
     steps: usize,
 }
 
@@ -163,6 +165,9 @@ impl<'s, 'a> Search<'s, 'a> {
         };
         self.priorities.insert(producer, priority);
         self.queue.insert((priority, position, producer));
+        let n_reads = |kernel: InstructionId| self.kernels[&kernel].reads.len();
+        let pairs = n_reads(producer) * consumers.iter().map(|&consumer| n_reads(consumer)).sum::<usize>();
+        self.steps += pairs / PAIRS_PER_STEP;
     }
 
     /// Whether XLA makes one kernel of a producer and a reader: not of two reductions, and not if that is too much code.
