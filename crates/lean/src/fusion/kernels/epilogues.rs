@@ -189,8 +189,8 @@ impl Grouper<'_> {
         let mut kernel = Kernel { roots, held: old.held.clone(), hero: old.hero, ..Kernel::default() };
         for &id in &members {
             let usage = match () {
-                () if id == epilogue.instead => Usage::of_root(self.module, id),
-                () if old.held.contains(&id) => Usage::of_held(self.module, id),
+                () if id == epilogue.instead => Usage::of_root(id),
+                () if old.held.contains(&id) => Usage::of_held(id),
                 () => self.usage_in(id, &kernel),
             };
             kernel.usages.insert(id, usage);

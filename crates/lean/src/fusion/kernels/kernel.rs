@@ -1,7 +1,7 @@
 //! Kernels under construction: their members, and how each member is used.
 
 use cranelift_entity::{PrimaryMap, entity_impl};
-use memplan_ir::{InstructionId, Module, Op, Opcode, Shape};
+use memplan_ir::{InstructionId, Module, Opcode, Shape};
 use memplan_rewriter::cost::Hero;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
@@ -38,8 +38,6 @@ pub(super) struct Usage {
     pub(super) indexers: SmallVec<[InstructionId; 2]>,
     /// How many different indices there are for one element of the root.
     pub(super) evaluations: usize,
-    /// How many elements are computed for all elements of the root: a concatenation needs each operand only for its part.
-    pub(super) elements: f64,
     /// Whether each element of the root uses one element, and each a different one.
     pub(super) bijective: bool,
     /// Whether one element may serve several elements of the root.
@@ -50,29 +48,27 @@ pub(super) struct Usage {
 
 impl Usage {
     /// The usage of a root: each of its elements once.
-    pub(super) fn of_root(module: &Module, id: InstructionId) -> Usage {
-        let (indexers, elements) = (SmallVec::from_iter([id]), elements(module, id));
-        Usage { indexers, evaluations: 1, elements, bijective: true, reused: false, feeds: None }
+    pub(super) fn of_root(id: InstructionId) -> Usage {
+        let indexers = SmallVec::from_iter([id]);
+        Usage { indexers, evaluations: 1, bijective: true, reused: false, feeds: None }
     }
 
     /// The usage of a result that is held on chip: each element is computed once, but read in any way.
-    pub(super) fn of_held(module: &Module, id: InstructionId) -> Usage {
-        Usage { bijective: false, ..Usage::of_root(module, id) }
+    pub(super) fn of_held(id: InstructionId) -> Usage {
+        Usage { bijective: false, ..Usage::of_root(id) }
     }
 
     /// The usage of a member that nothing uses yet.
     pub(super) fn none() -> Usage {
         let indexers = SmallVec::new();
-        Usage { indexers, evaluations: 0, elements: 0.0, bijective: true, reused: false, feeds: None }
+        Usage { indexers, evaluations: 0, bijective: true, reused: false, feeds: None }
     }
 
     /// Counts the indices at which the users of a member are used, once all are known.
-    pub(super) fn count(&mut self, module: &Module, id: InstructionId, kernel: &Kernel) {
+    pub(super) fn count(&mut self, kernel: &Kernel) {
         self.indexers.sort_unstable();
         self.indexers.dedup();
         self.evaluations = self.indexers.iter().map(|indexer| kernel.usages[indexer].evaluations).sum();
-        let read = |&indexer: &InstructionId| read_for(module, indexer, id, kernel.usages[&indexer].elements);
-        self.elements = self.indexers.iter().map(read).sum();
     }
 
     /// Adds another usage of the same member.
@@ -81,7 +77,6 @@ impl Usage {
         self.indexers.sort_unstable();
         self.indexers.dedup();
         self.evaluations = self.evaluations.max(other.evaluations);
-        self.elements = self.elements.max(other.elements);
         self.bijective &= other.bijective;
         self.reused |= other.reused;
         self.feeds = self.feeds.or(other.feeds);
@@ -96,19 +91,6 @@ pub(super) fn elements(module: &Module, id: InstructionId) -> f64 {
     };
     let count = shape.and_then(|shape| shape.as_array()?.element_count());
     count.unwrap_or(0) as f64
-}
-
-/// The elements that an instruction reads of an operand, or of what becomes that element by element, for so many of its own.
-pub(super) fn read_for(module: &Module, user: InstructionId, operand: InstructionId, count: f64) -> f64 {
-    match module.instructions[user].op {
-        Op::Concatenate { .. } | Op::Pad { .. } | Op::Reduce { .. } if elements(module, user) > 0.0 => {
-            count * elements(module, operand) / elements(module, user)
-        }
-        Op::ReduceWindow(ref window) => {
-            count * window.dimensions.iter().map(|of| of.size as f64).product::<f64>()
-        }
-        _ => count,
-    }
 }
 
 impl Kernel {

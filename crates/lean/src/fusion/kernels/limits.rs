@@ -391,8 +391,8 @@ impl Grouper<'_> {
             || rules.by_strides && (self.scales_by_row(id) || self.is_of_arguments(id))
     }
 
-    /// Whether an operation is the only reader of arguments, or is a slice of one, and one product reads it: Triton's kernels
-    /// in XLA take it in, however much is loaded for it (`IsInputWorthFusing`). So do those for weights that become narrower.
+    /// Whether one product reads what is made of arguments that nothing else reads, such as weights in a narrower type, or of
+    /// a slice of one. Triton's kernels in XLA take that in, however much is loaded for it (`IsInputWorthFusing`).
     fn is_of_arguments(&self, id: InstructionId) -> bool {
         let instruction = &self.module.instructions[id];
         let is_slice = matches!(instruction.op, Op::Slice { .. });
@@ -407,9 +407,9 @@ impl Grouper<'_> {
     /// Whether one product alone reads a value, in any shape.
     fn is_for_one_product(&self, mut id: InstructionId) -> bool {
         loop {
-            match self.users.of(id) {
-                &[user] if matches!(self.module.instructions[user].op, Op::Dot(_)) => return true,
-                &[user] if cost::moves_no_bytes(self.module, user) => id = user,
+            match *self.users.of(id) {
+                [user] if matches!(self.module.instructions[user].op, Op::Dot(_)) => return true,
+                [user] if cost::moves_no_bytes(self.module, user) => id = user,
                 _ => return false,
             }
         }

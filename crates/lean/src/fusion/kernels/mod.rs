@@ -338,7 +338,7 @@ impl<'a> Grouper<'a> {
             held: SmallVec::new(),
             hero,
             operands: self.arrays_read(id).collect(),
-            usages: FxHashMap::from_iter([(id, Usage::of_root(self.module, id))]),
+            usages: FxHashMap::from_iter([(id, Usage::of_root(id))]),
         });
         self.kernels_of[id] = SmallVec::from_iter([kernel]);
         self.grouping.rooted.insert(id, kernel);
@@ -385,7 +385,7 @@ impl<'a> Grouper<'a> {
             }
         }
         for (usage, &kernel) in usages.iter_mut().zip(kernels) {
-            usage.count(self.module, id, &self.grouping.kernels[kernel]);
+            usage.count(&self.grouping.kernels[kernel]);
         }
         usages
     }
@@ -396,7 +396,7 @@ impl<'a> Grouper<'a> {
         for &user in self.users.of(id).iter().filter(|user| kernel.usages.contains_key(user)) {
             self.add_use(&mut usage, user, kernel);
         }
-        usage.count(self.module, id, kernel);
+        usage.count(kernel);
         usage
     }
 

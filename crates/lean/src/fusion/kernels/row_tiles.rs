@@ -80,7 +80,7 @@ impl Grouper<'_> {
     /// Merges kernels, and adds the expensive instruction that all of them read.
     pub(super) fn merge_over_rows(&mut self, id: InstructionId, kernels: &[KernelId]) {
         let into = self.merge(kernels);
-        self.join(id, into, Usage::of_held(self.module, id));
+        self.join(id, into, Usage::of_held(id));
         self.grouping.kernels[into].held.push(id);
         self.kernels_of[id] = SmallVec::from_iter([into]);
         self.grouping.inside.insert(id);
