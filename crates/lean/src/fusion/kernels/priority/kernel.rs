@@ -14,6 +14,19 @@ use super::super::kernel::elements;
 use super::super::limits::updated_operands;
 use super::Search;
 
+/// What a kernel needs to know about an operation.
+#[derive(Default)]
+pub(super) struct Operation {
+    is_elementwise: bool,
+    reduces: bool,
+    /// Cycles for all elements of the result.
+    cycles: f64,
+    /// Blocks of threads that read columns, where these are few.
+    blocks: Option<f64>,
+    /// Of each operand: how often it reads each element, on average, and how many there are.
+    shares: SmallVec<[(f64, f64); 3]>,
+}
+
 /// A kernel with one result.
 pub(super) struct Candidate {
     /// The operations, users before operands: the first is the root.
@@ -136,6 +149,29 @@ impl Uses {
 }
 
 impl Search<'_, '_> {
+    pub(super) fn operation(&self, id: InstructionId) -> Operation {
+        if !self.is_kernel(id) {
+            return Operation::default();
+        }
+        let module = self.grouper.module;
+        let is_elementwise = cost::is_pointwise(module, id);
+        let operands = module.instructions[id].operands.iter().enumerate();
+        let share = |(at, &operand): (usize, &InstructionId)| {
+            (self.share_read(id, at), elements(module, operand).max(1.0))
+        };
+        Operation {
+            is_elementwise,
+            reduces: self.grouper.reduces_many(id),
+            cycles: self.cycles(id),
+            blocks: self.blocks_of_columns(id),
+            shares: if is_elementwise { SmallVec::new() } else { operands.map(share).collect() },
+        }
+    }
+
+    fn operation_of(&self, member: &Member) -> &Operation {
+        &self.operations[self.grouper.positions[member.id] as usize]
+    }
+
     /// The kernel of one operation.
     pub(super) fn kernel_of(&self, id: InstructionId) -> Candidate {
         let operands = &self.grouper.module.instructions[id].operands;
@@ -153,9 +189,9 @@ impl Search<'_, '_> {
         for (place, member) in members.iter().enumerate() {
             let (times, copies) = (uses.times_of(place), uses.copies_of(place));
             code = code.saturating_add(copies);
-            cycles += times * self.cycles(member.id);
-            blocks = blocks.or_else(|| self.blocks_of_columns(member.id));
-            let is_elementwise = cost::is_pointwise(module, member.id);
+            let operation = self.operation_of(member);
+            cycles += times * operation.cycles;
+            blocks = blocks.or(operation.blocks);
             for (at, source) in member.operands.iter().enumerate() {
                 let operand = match *source {
                     Source::Inside(place) => place as usize,
@@ -164,13 +200,13 @@ impl Search<'_, '_> {
                         uses.push()
                     }),
                 };
-                if is_elementwise {
-                    for root in uses.roots[place].clone() {
-                        uses.add_root(operand, root);
+                if operation.is_elementwise {
+                    for at in 0..uses.roots[place].len() {
+                        uses.add_root(operand, uses.roots[place][at]);
                     }
                 } else {
-                    let count = elements(module, module.instructions[member.id].operands[at]).max(1.0);
-                    uses.times[operand] += (times * self.share_read(member.id, at) * count).ceil() / count;
+                    let (share, count) = operation.shares[at];
+                    uses.times[operand] += (times * share * count).ceil() / count;
                     uses.copies[operand] = uses.copies[operand].saturating_add(copies);
                     uses.add_root(operand, operand as u32);
                 }
@@ -188,7 +224,7 @@ impl Search<'_, '_> {
             ([_, ..], Some(&update)) => self.bytes(update),
             _ => self.bytes(members[0].id),
         };
-        let reduces = members.iter().any(|member| self.grouper.reduces_many(member.id));
+        let reduces = members.iter().any(|member| self.operation_of(member).reduces);
         let mut kernel = Candidate { members, reads, cycles, code, reduces, written, blocks, seconds: 0.0 };
         kernel.seconds = self.seconds_of(&kernel);
         kernel

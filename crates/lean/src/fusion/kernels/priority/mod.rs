@@ -29,7 +29,7 @@ use smallvec::SmallVec;
 
 use super::Grouper;
 use super::limits::updated_operands;
-use kernel::{Candidate, merged};
+use kernel::{Candidate, Operation, merged};
 
 /// Most operations of one kernel's code (`GpuHloCostAnalysis::kMaxIRSize`).
 const MOST_CODE: u64 = 10_000;
@@ -74,6 +74,8 @@ impl Grouper<'_> {
 struct Search<'s, 'a> {
     grouper: &'s Grouper<'a>,
     rules: &'s KernelTimeRules,
+    /// What is known about each operation, by its position in the text.
+    operations: Vec<Operation>,
     kernels: FxHashMap<InstructionId, Candidate>,
     /// The kernels that read a kernel's result.
     readers: FxHashMap<InstructionId, Vec<InstructionId>>,
@@ -90,12 +92,14 @@ impl<'s, 'a> Search<'s, 'a> {
         let mut search = Search {
             grouper,
             rules,
+            operations: Vec::new(),
             kernels: FxHashMap::default(),
             readers: FxHashMap::default(),
             priorities: FxHashMap::default(),
             queue: BTreeSet::new(),
             steps: 0,
         };
+        search.operations = listed.iter().map(|&id| search.operation(id)).collect();
         for &id in listed {
             if search.is_kernel(id) {
                 let kernel = search.kernel_of(id);
