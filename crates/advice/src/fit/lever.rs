@@ -106,10 +106,9 @@ pub(super) fn all(program: &Candidate, setting: &Setting<'_>) -> Edits {
         None => refused
             .push("no dimension of the arguments looks like a batch (`--batch PARAMETER:DIMENSION`)".into()),
         Some(examples) => {
-            let halves = || std::iter::successors(Some(examples / 2), |n| Some(n / 2)).take_while(|&n| n > 0);
-            list.extend(halves().filter(|n| examples % n == 0).map(Edit::Batch));
+            list.extend(halves(examples).map(Edit::Batch));
             if program.trains {
-                list.extend(halves().filter(|n| examples % n == 0).map(Edit::Microbatch));
+                list.extend(halves(examples).map(Edit::Microbatch));
             }
         }
     }
@@ -142,6 +141,12 @@ pub(super) fn all(program: &Candidate, setting: &Setting<'_>) -> Edits {
         list.extend(mesh::all(program, &setting.options.devices, setting).into_iter().map(Edit::Shard));
     }
     Edits { list, refused }
+}
+
+/// Halves, quarters and so on of a batch, if they divide it, from many examples to few.
+fn halves(examples: i64) -> impl Iterator<Item = i64> {
+    let halves = std::iter::successors(Some(examples / 2), |n| Some(n / 2)).take_while(|&n| n > 0);
+    halves.filter(move |n| examples % n == 0)
 }
 
 impl Edit {
@@ -186,14 +191,20 @@ impl Edit {
         }
     }
 
-    /// The same change with more examples at a time, from few to many. Of a smaller batch, up to twice as many: halves
-    /// are tried in any case.
+    /// The same change with more examples at a time, from few to many. Of a smaller batch, in sixteenths up to twice as many:
+    /// halves are tried in any case.
     pub(super) fn more_examples(&self, program: &Candidate) -> Option<Vec<Edit>> {
         match *self {
-            Edit::Batch(n) => Some((n + 1..2 * n).map(Edit::Batch).collect()),
+            Edit::Batch(n) => {
+                let mut more: Vec<i64> = (1..16).map(|k| n + n / 16 * k + n % 16 * k / 16).collect();
+                more.dedup();
+                Some(more.into_iter().filter(|&more| more > n).map(Edit::Batch).collect())
+            }
             Edit::Microbatch(n) => {
-                let doubled = std::iter::successors(Some(2 * n), |n| n.checked_mul(2));
-                Some(doubled.take_while(|n| Some(*n) < program.examples()).map(Edit::Microbatch).collect())
+                let larger = halves(program.examples()?).take_while(|&more| more > n);
+                let mut larger: Vec<Edit> = larger.map(Edit::Microbatch).collect();
+                larger.reverse();
+                Some(larger)
             }
             _ => None,
         }
@@ -377,4 +388,41 @@ fn host_link(setting: &Setting<'_>) -> f64 {
     let is_link = |link: &&Transfer| link.from == HOST_MEMORY && link.to == MemorySpaceId::MAIN;
     let link = setting.target.transfers.iter().find(is_link);
     link.and_then(|link| link.bandwidth).unwrap_or(PCIE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Devices;
+    use crate::fit::FitOptions;
+    use memplan_driver::Prices;
+    use memplan_memory::{Bytes, Compiler, Target};
+
+    /// The number of micro-batches is whole.
+    #[test]
+    fn larger_micro_batches_divide_the_batch() {
+        let text = "
+            HloModule step
+            ENTRY main {
+              w = f32[64,64] parameter(0), metadata={op_name=\"params['w']\"}
+              x = f32[96,64] parameter(1), metadata={op_name=\"x\"}
+              ROOT y = f32[96,64] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+            }";
+        let (compiler, target) = (Compiler::find("xla-gpu").unwrap(), Target::find("gpu-h100").unwrap());
+        let options =
+            FitOptions { limit: Bytes(1), pool: None, batch: Some((1, 0)), devices: vec![1], threads: 1 };
+        let setting = Setting {
+            compiler: &compiler,
+            target: &target,
+            options: &options,
+            prices: Prices::new(&compiler, &target),
+            rewritten: Default::default(),
+        };
+        let module = memplan_hlo::parse(text).unwrap();
+        let program = Candidate::new(&module, &Devices::default(), &setting).unwrap();
+        assert_eq!(program.examples(), Some(96));
+        for edit in Edit::Microbatch(1).more_examples(&program).unwrap() {
+            assert!(matches!(edit, Edit::Microbatch(n) if 96 % n == 0), "{edit:?}");
+        }
+    }
 }

@@ -217,10 +217,11 @@ fn relaxed(
     let order = |set: &Tried, other: &Tried| {
         set.cost.total_cmp(&other.cost).then(set.edits.len().cmp(&other.edits.len()))
     };
+    let mut sets = vec![best.edits.clone()];
     loop {
-        let sets = std::iter::once(best.edits.clone()).chain(neighbours(&best.edits, singles)).collect();
+        sets.extend(neighbours(&best.edits, singles));
         let with_most_examples = |edits| with_most_examples(program, edits, setting);
-        let found = in_parallel(setting.options.threads, sets, with_most_examples);
+        let found = in_parallel(setting.options.threads, std::mem::take(&mut sets), with_most_examples);
         let found: Vec<Option<Tried>> = found.into_iter().collect::<Result<_, _>>()?;
         match found.into_iter().flatten().min_by(order) {
             Some(set) if order(&set, &best).is_lt() => best = set,
@@ -231,14 +232,16 @@ fn relaxed(
 
 /// A set without one of its changes, or with another checkpoint. Donations stay: they cost nothing.
 fn neighbours(edits: &[Edit], singles: &[(Suggestion, Edit)]) -> Vec<Vec<Edit>> {
+    let is_checkpoint = |edit: &&Edit| matches!(edit, Edit::Checkpoint(_));
+    let checkpoints: Vec<&Edit> = singles.iter().map(|(_, edit)| edit).filter(is_checkpoint).collect();
     let mut sets = Vec::new();
     for (place, edit) in edits.iter().enumerate().filter(|(_, edit)| edit.lever() != Lever::Donate) {
         let [before, after] = [&edits[..place], &edits[place + 1..]];
         sets.push([before, after].concat());
-        let is_checkpoint = |edit: &Edit| matches!(edit, Edit::Checkpoint(_));
-        let others = singles.iter().map(|(_, other)| other);
-        let others = others.filter(|other| is_checkpoint(edit) && is_checkpoint(other) && *other != edit);
-        sets.extend(others.map(|other| [before, std::slice::from_ref(other), after].concat()));
+        if is_checkpoint(&edit) {
+            let others = checkpoints.iter().copied().filter(|&other| other != edit);
+            sets.extend(others.map(|other| [before, std::slice::from_ref(other), after].concat()));
+        }
     }
     sets
 }
