@@ -54,8 +54,8 @@ impl Grouper<'_> {
         self.any_product_before(id, |op| matches!(op, Op::Reshape { .. }), |_, _| true)
     }
 
-    /// Whether a slice is one of a product, or of what is computed from it element by element, and the product's kernel
-    /// stores such slices alone.
+    /// Whether an operation slices a product, or values computed from it element by element, and the product's kernel stores
+    /// the slice alone.
     pub(super) fn is_part_of_product(&self, slice: InstructionId) -> bool {
         let moves = |op: &Op| matches!(op, Op::Reshape { .. } | Op::Bitcast | Op::Slice { .. });
         self.target.fusion.dot.slices && self.any_product_before(slice, moves, |_, _| true)

@@ -377,9 +377,15 @@ impl Grouper<'_> {
         self.target.fusion.expensive.contains(&opcode) && (opcode != Opcode::Convert || rounds())
     }
 
+    /// Whether kernels of dots compute a value as they load it.
+    pub(super) fn may_be_loaded(&self, id: InstructionId) -> bool {
+        let rules = &self.target.fusion.dot;
+        rules.prologue && cost::is_pointwise(self.module, id) && self.loads_no_more(id, rules)
+    }
+
     /// Whether the operands of an instruction take about as many bytes as its result, so that loading them instead costs no
     /// more.
-    pub(super) fn loads_no_more(&self, id: InstructionId, rules: &ContractionRules) -> bool {
+    fn loads_no_more(&self, id: InstructionId, rules: &ContractionRules) -> bool {
         let bytes = |id| self.bytes[id];
         // Triton's kernels in XLA count an array twice that is read twice.
         let operands: SmallVec<[InstructionId; 4]> = match rules.by_strides {
@@ -391,8 +397,9 @@ impl Grouper<'_> {
             || rules.by_strides && (self.scales_by_row(id) || self.is_of_arguments(id))
     }
 
-    /// Whether one product reads what is made of arguments that nothing else reads, such as weights in a narrower type, or of
-    /// a slice of one. Triton's kernels in XLA take that in, however much is loaded for it (`IsInputWorthFusing`).
+    /// Whether an operation reads only arguments that no other operation reads, or slices an argument, and only one product
+    /// reads its result: weights in a narrower type, say. Triton's kernels in XLA compute it as they load, however many bytes
+    /// they load for it (`IsInputWorthFusing`).
     fn is_of_arguments(&self, id: InstructionId) -> bool {
         let instruction = &self.module.instructions[id];
         let is_slice = matches!(instruction.op, Op::Slice { .. });

@@ -117,7 +117,7 @@ struct Grouper<'a> {
     spans: merge::Spans,
     /// The dependencies of the current computation.
     needs: needs::Needs,
-    /// Values that are in memory for those who read them: what is looked up.
+    /// Results of gathers that no other kernel computes: their readers load them from memory.
     kept_from_readers: EntitySet<InstructionId>,
     /// Values whose kernel would read an array across its rows.
     reads_across: EntitySet<InstructionId>,

@@ -34,9 +34,8 @@ impl Grouper<'_> {
     /// Whether a kernel computes a value for itself if it is a reduction: loops do, kernels that write slices, and others
     /// where it reduces a few elements.
     pub(super) fn takes_in_sums(&self, id: InstructionId, kernel: &Kernel) -> bool {
-        let op = |id: InstructionId| &self.module.instructions[id].op;
-        let is_loop = kernel.hero.is_none_or(|(hero, _)| *op(hero) == Op::DynamicUpdateSlice);
-        is_loop || !matches!(op(id), Op::Reduce { .. }) || !self.reduces_many(id)
+        let is_update = |hero: InstructionId| self.module.instructions[hero].op == Op::DynamicUpdateSlice;
+        !self.reduces_many(id) || kernel.hero.is_none_or(|(hero, _)| is_update(hero))
     }
 
     /// Whether an operation reduces so many elements to one that no kernel does so twice, one after the other.

@@ -31,8 +31,7 @@ pub(super) fn loads_stretches(
     members: &[InstructionId],
 ) -> bool {
     let mut at = transpose;
-    loop {
-        let Some(user) = only_user_of(users, at, members) else { return true };
+    for user in followers(users, transpose, members) {
         if let Op::Dot(_) = module.instructions[user].op {
             let side = usize::from(module.instructions[user].operands[0] != at);
             let Some(roles) = roles_of_operand(module, user, side) else { return true };
@@ -47,6 +46,7 @@ pub(super) fn loads_stretches(
         }
         at = user;
     }
+    true
 }
 
 /// Whether a result stored through a transpose consists of stretches of the transpose.
@@ -57,8 +57,7 @@ pub(super) fn stores_stretches(
     members: &[InstructionId],
 ) -> bool {
     let mut at = dot;
-    loop {
-        let Some(user) = only_user_of(users, at, members) else { return true };
+    for user in followers(users, dot, members) {
         if let Op::Transpose { .. } = module.instructions[user].op {
             let Some(roles) = roles_of_result(module, dot) else { return true };
             // The new position of each transposed dimension.
@@ -73,6 +72,7 @@ pub(super) fn stores_stretches(
         }
         at = user;
     }
+    true
 }
 
 /// Whether what is done to a result before it is stored is a chain: each operation reads the one before it once, and else
@@ -84,10 +84,7 @@ pub(super) fn is_followed_by_chain(
     members: &[InstructionId],
 ) -> bool {
     let mut at = dot;
-    loop {
-        let Some(user) = only_user_of(users, at, members) else {
-            return !users.of(at).iter().any(|user| members.contains(user));
-        };
+    for user in followers(users, dot, members) {
         let instruction = &module.instructions[user];
         if !keeps_order(module, user) {
             return true;
@@ -99,6 +96,7 @@ pub(super) fn is_followed_by_chain(
         }
         at = user;
     }
+    !users.of(at).iter().any(|user| members.contains(user))
 }
 
 /// Whether all that a kernel does to a result is to compute on its elements, or to store a part of them.
@@ -108,14 +106,8 @@ pub(super) fn is_followed_by_slices(
     dot: InstructionId,
     members: &[InstructionId],
 ) -> bool {
-    let mut at = dot;
-    while let Some(user) = only_user_of(users, at, members) {
-        if !keeps_order(module, user) && !matches!(module.instructions[user].op, Op::Slice { .. }) {
-            return false;
-        }
-        at = user;
-    }
-    true
+    let is_slice = |user: InstructionId| matches!(module.instructions[user].op, Op::Slice { .. });
+    followers(users, dot, members).all(|user| keeps_order(module, user) || is_slice(user))
 }
 
 /// Whether no loop of elements computes a value, but for repeating one, or for looking at it in another order.
@@ -145,10 +137,17 @@ pub(super) fn adds_product(module: &Module, users: &Users, sum: InstructionId) -
     *op == Op::Binary(BinaryOp::Add) && operands.iter().any(is_product)
 }
 
-/// The only user of a value, if it is in the kernel.
-fn only_user_of(users: &Users, id: InstructionId, members: &[InstructionId]) -> Option<InstructionId> {
-    let [user] = users.of(id) else { return None };
-    members.contains(user).then_some(*user)
+/// What a kernel does to a value, one operation after the other, as long as each is the only user of the one before.
+fn followers<'a>(
+    users: &'a Users,
+    id: InstructionId,
+    members: &'a [InstructionId],
+) -> impl Iterator<Item = InstructionId> {
+    let only_user = |id: &InstructionId| match users.of(*id) {
+        [user] if members.contains(user) => Some(*user),
+        _ => None,
+    };
+    std::iter::successors(only_user(&id), only_user)
 }
 
 /// Whether elements stay in row-major order.

@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use super::super::kernel::elements;
 use super::super::limits::updated_operands;
 use super::Search;
+use super::time::elements_under;
 
 /// What a kernel needs to know about an operation.
 #[derive(Default)]
@@ -44,7 +45,7 @@ pub(super) struct Candidate {
     pub(super) seconds: f64,
 }
 
-/// An operation of a kernel. What a kernel computes at several places is there several times.
+/// An operation of a kernel. A value that a kernel computes at several places is a member for each of them.
 #[derive(Clone)]
 pub(super) struct Member {
     id: InstructionId,
@@ -238,9 +239,7 @@ impl Search<'_, '_> {
         match &instruction.op {
             Op::Broadcast { .. } | Op::Slice { .. } => ratio(),
             Op::DynamicSlice { .. } | Op::Gather(_) if at == 0 => ratio(),
-            Op::ReduceWindow(window) => {
-                ratio() * window.dimensions.iter().map(|of| of.size as f64).product::<f64>()
-            }
+            Op::ReduceWindow(window) => ratio() * elements_under(window),
             _ if updated_operands(instruction).contains(&instruction.operands[at]) => 0.0,
             _ => 1.0,
         }

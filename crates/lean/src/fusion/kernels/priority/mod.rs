@@ -12,8 +12,8 @@
 //!   t = f32[n] tanh(s)               three readers that each read x and y would take longer: s would be stored
 //! ```
 //!
-//! XLA logs what it asks about, and its times (`priority_fusion_dump.txt` beside a dump of the pass `priority-fusion`). The
-//! times of this module are within 2 % of those.
+//! XLA logs each priority with its times: a dump of the pass `priority-fusion` contains `priority_fusion_dump.txt`. The times
+//! of this module differ from those by 2 % at most, in the programs that were compared.
 
 mod kernel;
 mod time;
@@ -47,7 +47,7 @@ const PAIRS_PER_STEP: usize = 8;
 /// Priorities are whole numbers of these per second, as in XLA.
 const STEPS_PER_SECOND: f64 = 4e9;
 
-/// The priority of what is never fused.
+/// The priority of a producer that cannot be fused.
 const NEVER: i64 = i64::MIN;
 
 impl Grouper<'_> {

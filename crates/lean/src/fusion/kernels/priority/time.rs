@@ -5,10 +5,8 @@
 //! caches as well. The source is XLA's `GpuPerformanceModelBase`; [`KernelTimeRules`](memplan_memory::KernelTimeRules) has
 //! the numbers.
 
-use memplan_ir::{ElementType, InstructionId, Op, UnaryOp};
-use memplan_rewriter::cost;
+use memplan_ir::{ElementType, InstructionId, Op, UnaryOp, Window};
 
-use super::super::Grouper;
 use super::super::kernel::elements;
 use super::Search;
 use super::kernel::{Candidate, Read};
@@ -27,10 +25,7 @@ impl Search<'_, '_> {
         let instruction = &module.instructions[id];
         match &instruction.op {
             Op::Reduce { .. } => elements(module, instruction.operands[0]) * self.rules.cycles,
-            Op::ReduceWindow(window) => {
-                let size = window.dimensions.iter().map(|of| of.size as f64).product::<f64>();
-                elements(module, id) * size * self.rules.cycles
-            }
+            Op::ReduceWindow(window) => elements(module, id) * elements_under(window) * self.rules.cycles,
             op if op.is_elementwise() || matches!(op, Op::Concatenate { .. }) => {
                 elements(module, id) * self.cycles_of_element(id)
             }
@@ -128,10 +123,7 @@ fn common(a: &Read, b: &Read) -> f64 {
     shared.map(|(_, times)| times).sum()
 }
 
-impl Grouper<'_> {
-    /// Whether kernels of products compute a value as they load it.
-    pub(super) fn may_be_loaded(&self, id: InstructionId) -> bool {
-        let rules = &self.target.fusion.dot;
-        rules.prologue && cost::is_pointwise(self.module, id) && self.loads_no_more(id, rules)
-    }
+/// The elements under a window.
+pub(super) fn elements_under(window: &Window) -> f64 {
+    window.dimensions.iter().map(|of| of.size as f64).product()
 }
