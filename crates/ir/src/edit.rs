@@ -146,12 +146,16 @@ impl Module {
 
     /// Orders the instructions of a computation, and their unlisted operands, such that operands and control
     /// predecessors precede their users, keeping the old order where possible. Linear.
+    ///
+    /// # Panics
+    /// When instructions wait for each other.
     pub fn put_operands_first(&mut self, computation: ComputationId) {
         let listed = std::mem::take(&mut self.computations[computation].instructions);
         let mut placed: FxHashSet<InstructionId> = FxHashSet::default();
         let mut order = Vec::with_capacity(listed.len());
-        // Each instruction on the stack with the number of operands that have been looked at.
+        // Each instruction on the stack with the number of operands that have been looked at: each waits for the next one.
         let mut stack: Vec<(InstructionId, usize)> = Vec::new();
+        let mut waiting: FxHashSet<InstructionId> = FxHashSet::default();
         for id in listed {
             stack.push((id, 0));
             while let Some((id, next)) = stack.pop() {
@@ -162,12 +166,16 @@ impl Module {
                 let mut before = instruction.operands.iter().chain(&instruction.control_predecessors);
                 match before.nth(next) {
                     Some(&operand) => {
+                        waiting.insert(id);
                         stack.push((id, next + 1));
                         if !placed.contains(&operand) {
+                            let name = &self.instructions[operand].name;
+                            assert!(!waiting.contains(&operand), "`{name}` waits for itself");
                             stack.push((operand, 0));
                         }
                     }
                     None => {
+                        waiting.remove(&id);
                         placed.insert(id);
                         order.push(id);
                     }

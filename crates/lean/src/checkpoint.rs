@@ -50,29 +50,26 @@ pub fn checkpoint(module: &Module, checkpoint: &Checkpoint<'_>) -> Option<Module
     let functions = Functions::new(module, again, phase, is_border);
     let saved = functions.saved(module, &of_constants);
     let readers = functions.readers(module);
-    let mut waits = functions.arrivals(module, &readers, &of_constants);
+    let mut waits = functions.arrivals(module, &readers, &saved, &of_constants);
     if checkpoint.gradients_first {
         functions.wait_for_gradients(module, &readers, &mut waits);
     }
-    let waits: FxHashMap<u32, Wait> = waits.into_iter().map(|wait| (wait.level, wait)).collect();
+    let waits: FxHashMap<Level, Wait> = waits.into_iter().map(|wait| (wait.level, wait)).collect();
     let mut module = module.clone();
     let mut names = Names::new(&module);
     let entry = module.entry;
     // Gradients behind the barriers that wait for them.
     let mut complete: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
     // The replacements that the backward half reads, function by function.
-    let mut instead: FxHashMap<(u32, InstructionId), InstructionId> = FxHashMap::default();
-    let mut has_barrier: FxHashSet<u32> = FxHashSet::default();
+    let mut instead: FxHashMap<(Level, InstructionId), InstructionId> = FxHashMap::default();
+    let mut has_barrier: FxHashSet<Level> = FxHashSet::default();
     module.edit_in_order(entry, |module, id| {
         let reads = module.instructions[id].operands.clone();
         if phase(id) == Phase::Backward {
             for &operand in &reads {
                 let Some(level) = functions.read_at(operand) else { continue };
                 if has_barrier.insert(level) {
-                    let (arrival, gradients) = match waits.get(&level) {
-                        Some(Wait { arrival, gradients, .. }) => (Some(arrival), &gradients[..]),
-                        None => (None, &[][..]),
-                    };
+                    let Wait { arrival, gradients, .. } = &waits[&level];
                     let mut all = saved[&level].clone();
                     all.extend(gradients.iter().chain(arrival));
                     let behind = add_barrier(module, id, &all, &mut names);
@@ -124,17 +121,30 @@ fn again(
     again
 }
 
+/// The name of a function, in the order in which functions begin. What is computed forward from gradients, as derivatives of
+/// derivatives and second networks are, begins another function.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Level {
+    /// How often gradients lead back to the forward half before the function.
+    n_returns: u32,
+    /// The borders between there and the function.
+    n_borders: u32,
+}
+
 /// The instructions that read what each function recomputes.
-type Readers = BTreeMap<u32, Vec<InstructionId>>;
+type Readers = BTreeMap<Level, Vec<InstructionId>>;
+
+/// The arrays that each function reads and finds.
+type Saved = FxHashMap<Level, Vec<InstructionId>>;
 
 /// The recomputed instructions, divided into functions by the borders between them.
 struct Functions<'a> {
     phase: &'a dyn Fn(InstructionId) -> Phase,
     again: FxHashSet<InstructionId>,
-    /// The function that recomputes each instruction for readers in the backward half: the number of borders before it, or,
-    /// of what needs an argument alone, the last function that reads it. What is computed forward from gradients, as
-    /// derivatives of derivatives and second networks are, begins another function. Functions recompute all that they read.
-    levels: FxHashMap<InstructionId, u32>,
+    /// The function that recomputes each instruction for readers in the backward half: that after the borders before it, or,
+    /// of what needs an argument alone, the last function that reads it before gradients lead back to the forward half.
+    /// Functions recompute all that they read.
+    levels: FxHashMap<InstructionId, Level>,
     /// The positions of all instructions in the program.
     place: FxHashMap<InstructionId, usize>,
 }
@@ -149,19 +159,26 @@ impl<'a> Functions<'a> {
         let order = &module.entry_computation().instructions;
         let place = order.iter().enumerate().map(|(i, &id)| (id, i)).collect();
         let of_arguments = of_arguments(module, phase);
-        let mut levels: FxHashMap<InstructionId, u32> = FxHashMap::default();
+        let mut levels: FxHashMap<InstructionId, Level> = FxHashMap::default();
         for &id in order {
-            let begins = |operand: InstructionId| {
-                is_border(operand) || phase(id) == Phase::Forward && phase(operand) != Phase::Forward
+            let after = |operand: InstructionId| {
+                let Level { n_returns, n_borders } = levels[&operand];
+                if phase(id) == Phase::Forward && phase(operand) != Phase::Forward {
+                    return Level { n_returns: n_returns + 1, n_borders: 0 };
+                }
+                Level { n_returns, n_borders: n_borders + u32::from(is_border(operand)) }
             };
-            let before = module.instructions[id].operands.iter();
-            let level = before.map(|operand| levels[operand] + u32::from(begins(*operand))).max();
-            levels.insert(id, level.unwrap_or(0));
+            let level = module.instructions[id].operands.iter().map(|&operand| after(operand)).max();
+            levels.insert(id, level.unwrap_or_default());
         }
         for &id in order.iter().rev().filter(|&&id| phase(id) == Phase::Forward) {
             let level = levels[&id];
             for operand in module.instructions[id].operands.iter().filter(|id| of_arguments.contains(id)) {
-                levels.entry(*operand).and_modify(|of_operand| *of_operand = level.max(*of_operand));
+                levels.entry(*operand).and_modify(|of_operand| {
+                    if of_operand.n_returns == level.n_returns {
+                        *of_operand = level.max(*of_operand);
+                    }
+                });
             }
         }
         levels.retain(|id, _| again.contains(id));
@@ -169,7 +186,7 @@ impl<'a> Functions<'a> {
     }
 
     /// The function that recomputes a value for an instruction of the backward half; `None` if the value is kept.
-    fn read_at(&self, id: InstructionId) -> Option<u32> {
+    fn read_at(&self, id: InstructionId) -> Option<Level> {
         self.levels.get(&id).copied()
     }
 
@@ -193,17 +210,13 @@ impl<'a> Functions<'a> {
     }
 
     /// The arrays that each function reads and finds, in the order of the program.
-    fn saved(
-        &self,
-        module: &Module,
-        of_constants: &FxHashSet<InstructionId>,
-    ) -> FxHashMap<u32, Vec<InstructionId>> {
+    fn saved(&self, module: &Module, of_constants: &FxHashSet<InstructionId>) -> Saved {
         let is_array = |id: InstructionId| module.shape(id).as_array().is_some_and(|array| array.rank() > 0);
         let is_found = |id: InstructionId| {
             is_array(id) && !of_constants.contains(&id) && (self.phase)(id) == Phase::Forward
         };
-        let mut seen: FxHashSet<(u32, InstructionId)> = FxHashSet::default();
-        let mut saved: FxHashMap<u32, Vec<InstructionId>> = FxHashMap::default();
+        let mut seen: FxHashSet<(Level, InstructionId)> = FxHashSet::default();
+        let mut saved = Saved::default();
         for id in module.entry_computation().instructions.iter().filter(|id| self.again.contains(id)) {
             let level = self.levels[id];
             let list = saved.entry(level).or_default();
@@ -243,14 +256,14 @@ impl<'a> Functions<'a> {
     fn wait_for_gradients(&self, module: &Module, readers: &Readers, waits: &mut [Wait]) {
         let users = Users::new(module);
         let instructions = &module.entry_computation().instructions;
-        let mut awaited: FxHashSet<InstructionId> = waits.iter().map(|wait| wait.arrival).collect();
+        let mut awaited: FxHashSet<InstructionId> = waits.iter().filter_map(|wait| wait.arrival).collect();
         for &id in instructions.iter().rev().filter(|id| (self.phase)(**id) == Phase::Backward) {
             if awaited.contains(&id) {
                 awaited.extend(module.instructions[id].operands.iter().copied());
             }
         }
         for (&level, of_level) in readers {
-            let before = |&i: &usize| waits[i].level < level;
+            let before = |&i: &usize| waits[i].level < level && waits[i].arrival.is_some();
             let next = (0..waits.len()).filter(before).max_by_key(|&i| waits[i].level);
             let Some(next) = next else { continue };
             let after = &waits[next].after;
@@ -279,6 +292,7 @@ impl<'a> Functions<'a> {
         &self,
         module: &Module,
         readers: &Readers,
+        saved: &Saved,
         of_constants: &FxHashSet<InstructionId>,
     ) -> Vec<Wait> {
         let entry = module.entry_computation();
@@ -295,21 +309,25 @@ impl<'a> Functions<'a> {
                 && array.is_some_and(|array| array.rank() > 0)
                 && !of_constants.contains(id)
         };
-        let mut found: Vec<Wait> = Vec::new();
+        let backward = entry.instructions.iter().copied().filter(|&id| (self.phase)(id) == Phase::Backward);
+        let after_gradients = after(module, &backward.collect::<Vec<_>>());
+        let function = |(&level, readers): (&Level, &Vec<InstructionId>)| {
+            let saved = saved[&level].iter().copied().filter(|id| after_gradients.contains(id)).collect();
+            Wait { level, arrival: None, gradients: Vec::new(), saved, after: after(module, readers) }
+        };
         // The last function is the first to be computed again.
-        for (&level, readers) in readers.iter().rev() {
-            let after = after(module, readers);
-            let read = readers.iter().flat_map(|&id| &module.instructions[id].operands).copied();
-            let gradient =
+        let mut waits: Vec<Wait> = readers.iter().rev().map(function).collect();
+        for i in 0..waits.len() {
+            let Wait { level, after, .. } = &waits[i];
+            let read = readers[level].iter().flat_map(|&id| &module.instructions[id].operands).copied();
+            let first =
                 read.filter(|id| is_gradient(id) && !after.contains(id)).min_by_key(|id| (depth[id], *id));
-            if let Some(arrival) = gradient {
-                found.push(Wait { level, arrival, gradients: Vec::new(), after });
-                if waits_for_itself(&found, found.len() - 1) {
-                    found.pop();
-                }
+            waits[i].arrival = first;
+            if waits_for_itself(&waits, i) {
+                waits[i].arrival = None;
             }
         }
-        found
+        waits
     }
 }
 
@@ -391,11 +409,13 @@ fn gradient_from(
 /// What a function waits for before it is computed again.
 #[derive(Clone)]
 struct Wait {
-    level: u32,
+    level: Level,
     /// The gradient with which its backward half begins.
-    arrival: InstructionId,
+    arrival: Option<InstructionId>,
     /// Other gradients, which their readers read behind the function's barrier.
     gradients: Vec<InstructionId>,
+    /// What the function saves that is computed from gradients.
+    saved: Vec<InstructionId>,
     /// All that comes after the barrier.
     after: FxHashSet<InstructionId>,
 }
@@ -406,7 +426,7 @@ fn waits_for_itself(waits: &[Wait], first: usize) -> bool {
     let mut open = vec![first];
     while let Some(i) = open.pop() {
         for (j, next) in waits.iter().enumerate() {
-            let mut awaited = next.gradients.iter().chain([&next.arrival]);
+            let mut awaited = next.gradients.iter().chain(&next.arrival).chain(&next.saved);
             if awaited.any(|id| waits[i].after.contains(id)) && seen.insert(j) {
                 open.push(j);
             }
@@ -454,10 +474,10 @@ fn wait(module: &mut Module, behind: &FxHashMap<InstructionId, InstructionId>) {
 /// Adds copies of instructions, which read the inputs of their function behind its barrier.
 fn compute_again(
     module: &mut Module,
-    level: u32,
+    level: Level,
     needed: Vec<InstructionId>,
     names: &mut Names,
-    instead: &mut FxHashMap<(u32, InstructionId), InstructionId>,
+    instead: &mut FxHashMap<(Level, InstructionId), InstructionId>,
 ) {
     for id in needed {
         let Instruction { operands, parent, .. } = &module.instructions[id];
