@@ -21,6 +21,7 @@ use memplan_ir::{
     BinaryOp, Cursor, ElementType, Insert, InstructionId, Module, Names, Op, Precision, PrecisionConfig,
     SecondaryMap, UnaryOp,
 };
+use memplan_rewriter::loops::scalar;
 use memplan_rewriter::{Context, PassError, PassFn, call_graph};
 use rustc_hash::FxHashMap;
 
@@ -126,10 +127,25 @@ fn need_of(module: &Module, id: InstructionId, operand: usize) -> Need {
         Op::While | Op::Call { .. } => Need::None,
         Op::Conditional if operand > 0 => Need::None,
         Op::Bitcast => Need::Wide,
+        Op::Compare { .. } if asks_for_sign(module, id) => Need::None,
         op if op.only_passes_on() => Need::None,
         op if moves_operand(op, operand) => Need::AsResult,
         _ => Need::Wide,
     }
+}
+
+/// Whether images are compared with zero whose columns are short enough for a word of 32 bits: libtpu keeps the bits instead,
+/// from where the numbers are computed. Here the rounded numbers are compared, which have the same sign.
+fn asks_for_sign(module: &Module, id: InstructionId) -> bool {
+    let is_zero = |&operand: &InstructionId| {
+        let instruction = &module.instructions[operand];
+        let element = if instruction.op.repeats_scalar() { instruction.operands[0] } else { operand };
+        scalar(module, element).is_some_and(|value| value.is_zero())
+    };
+    let is_packed = module.plain_array(id).is_some_and(
+        |array| matches!(array.dimensions[..], [_, height, _, _] if height <= i64::from(u32::BITS)),
+    );
+    is_packed && module.instructions[id].operands.iter().any(is_zero)
 }
 
 /// Whether elements of the result are elements of an operand, or it of others like them.
@@ -217,7 +233,8 @@ fn convert_where_types_meet(
                 let op = &module.instructions[id].op;
                 let is_narrow = element_type(module, id) == Some(ElementType::Bf16);
                 let meets = *op != Op::Convert && becomes_narrow(op) && moves_operand(op, k);
-                if is_narrow && meets && element_type(module, operand) == Some(ElementType::F32) {
+                let is_narrow = is_narrow && meets || is_compared_with_narrow(module, id, &instead);
+                if is_narrow && element_type(module, operand) == Some(ElementType::F32) {
                     operand = to_bf16(module, operand, &mut names);
                 }
                 if k == 0 && is_loaded_wide(module, id, operand) {
@@ -242,6 +259,18 @@ fn convert_where_types_meet(
         let root = module.computations[computation].root;
         module.computations[computation].root = instead.get(&root).copied().unwrap_or(root);
     }
+}
+
+/// Whether an instruction compares two arrays, one of which is narrow.
+fn is_compared_with_narrow(
+    module: &Module,
+    id: InstructionId,
+    instead: &FxHashMap<InstructionId, InstructionId>,
+) -> bool {
+    let instruction = &module.instructions[id];
+    let new = |operand: &InstructionId| instead.get(operand).copied().unwrap_or(*operand);
+    let is_narrow = |operand| element_type(module, new(operand)) == Some(ElementType::Bf16);
+    matches!(instruction.op, Op::Compare { .. }) && instruction.operands.iter().any(is_narrow)
 }
 
 /// Whether a convolution rounds a parameter as it loads it.

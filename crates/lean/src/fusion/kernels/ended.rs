@@ -163,11 +163,17 @@ impl Grouper<'_> {
         }
         let mut open = BTreeSet::from_iter([(self.positions[id], id)]);
         let mut is_slow = false;
+        let mut followed: SmallVec<[InstructionId; 8]> = SmallVec::new();
         for _ in 0..MOST_FOLLOWED {
             let Some((_, last)) = open.pop_last() else { return false };
             if last != id && !cost::is_pointwise(self.module, last) {
-                return is_slow && open.is_empty() && matches!(op(last), Op::Convolution(_));
+                let is_read_alone = || self.users.of(last).iter().all(|user| followed.contains(user));
+                return is_slow
+                    && open.is_empty()
+                    && matches!(op(last), Op::Convolution(_))
+                    && is_read_alone();
             }
+            followed.push(last);
             is_slow |= op(last).traits().arithmetic == Arithmetic::Transcendental;
             let large: SmallVec<[InstructionId; 4]> = self.large_arrays_read(last).collect();
             if !self
