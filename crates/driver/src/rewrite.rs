@@ -31,8 +31,11 @@ use memplan_plan_hlo::ScheduleOptions;
 
 pub use list::{Forms, Lever, NoLever, Rewrite, Situation};
 
-/// All of a form, in the units of [`Rewrite::part`].
+/// All of a form, in the units of [`Rewrite::parts`].
 const WHOLE: u32 = passes::OffloadRows::WHOLE;
+
+/// How often a part of a form is corrected.
+const MOST_FITTED: usize = 3;
 
 /// The goal, and how to reach it.
 #[derive(Clone, Debug)]
@@ -539,9 +542,10 @@ impl Search<'_> {
                 goes_on && n_tried < ways.len()
             });
         }
-        if let Some(part) = rewrite.part {
-            for (from, attempt) in found.iter().enumerate().skip(first) {
-                let Some(&(_, _, strongest)) = smallest(&priced, from) else { continue };
+        let n_whole = priced.len();
+        for (from, attempt) in found.iter().enumerate().skip(first) {
+            let Some(&(_, _, strongest)) = smallest(&priced[..n_whole], from) else { continue };
+            for part in &rewrite.parts {
                 let form = |n| self.candidates(attempt, rewrite, &[part(&situation, n)], threads);
                 let fitted = self.fitted(&found[0].estimated, attempt, strongest, form)?;
                 priced.extend(fitted.into_iter().map(|(candidate, estimated)| (from, candidate, estimated)));
@@ -562,7 +566,7 @@ impl Search<'_> {
     ) -> Result<Vec<(Candidate, Estimated)>, RewriteError> {
         let mut fitted = Vec::new();
         let mut tried = (WHOLE, strongest);
-        for _ in 0..2 {
+        for _ in 0..MOST_FITTED {
             let (n, estimated) = tried;
             let share = choice::share_that_fits(before, &attempt.estimated, &estimated, n, self.options);
             let Some(n) = share.filter(|&next| next != n && (1..WHOLE).contains(&next)) else { break };

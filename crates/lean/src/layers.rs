@@ -1,19 +1,23 @@
 //! `checkpoint-layers`: does to unrolled programs what `jax.checkpoint` around each layer does.
 //!
-//! The pass finds layers by the values that cross from one to the next. The forward half is ordered by the longest path
-//! from the arguments. Values that are made before a place and read after it in that half cross this place:
+//! The pass finds layers by the values that cross from one to the next. The forward half is ordered such that networks beside
+//! each other come one after the other, and random numbers where they are used. Values that are made before a place and read after it in that half cross this place:
 //!
 //! ```text
 //!   x ── norm, q, k, v, scores, .. ──► x' ── norm, q, k, v, ..      few bytes cross at x', many at scores
 //! ```
 //!
-//! Layers end at places that few bytes cross, and that recur after similar operations. If there are none, the forward
+//! Layers end at places that few bytes cross, and that recur after similar operations, with much that is kept for the backward
+//! half between them: what makes random numbers recurs as well, but keeps nothing. If there are none, the forward
 //! half is divided into segments of equally many bytes, and each segment ends at the place near its end that the fewest
 //! bytes cross. The values that cross there are saved; the backward half computes all others again, layer by layer
 //! ([`checkpoint`]).
 //!
 //! Left alone: programs without a backward half, and all computations but the entry. *Changed* means that a value is
 //! recomputed.
+//!
+//! A part of the layers may be checkpointed: the first ones, which are computed again last, when the fewest bytes are live, or
+//! the last ones, if a program begins with large images.
 
 use memplan_analysis::{Phase, Phases};
 use memplan_ir::{InstructionId, Module, Op, Opcode, ShapeId};
@@ -26,7 +30,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::checkpoint::{Checkpoint, checkpoint};
 
 /// The pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CheckpointLayers {
     /// Where layers end.
     pub borders: Borders,
@@ -34,19 +38,19 @@ pub struct CheckpointLayers {
     pub saves: Saves,
     /// Whether the gradients of a layer's weights are complete before the layer before it is computed again.
     pub gradients_first: bool,
+    /// The part of the forward half whose layers are computed again: from which to which share of the kept bytes.
+    pub within: [f64; 2],
 }
 
 /// Where layers end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Borders {
-    /// Behind operations that are alike: those of this rank, of the places that few bytes cross; every `every`th of them.
+    /// Behind operations that are alike, of the places that few bytes cross; every `every`th of them.
     Alike {
-        /// 0 for the place in each layer that the fewest bytes cross.
-        rank: usize,
         /// 1 for each layer.
         every: usize,
     },
-    /// Between this many segments of about equally many kept bytes.
+    /// Between this many segments of about equally many kept bytes: 1 for the whole.
     Segments(u64),
 }
 
@@ -63,9 +67,10 @@ pub enum Saves {
 
 /// The pass with a checkpoint around each layer, and nothing saved in it.
 pub const CHECKPOINT_LAYERS: CheckpointLayers = CheckpointLayers {
-    borders: Borders::Alike { rank: 0, every: 1 },
+    borders: Borders::Alike { every: 1 },
     saves: Saves::Nothing,
     gradients_first: true,
+    within: [0.0, 1.0],
 };
 
 impl Default for CheckpointLayers {
@@ -89,12 +94,15 @@ impl Pass for CheckpointLayers {
         if !phases.has_backward() || module.is_scheduled || has_checkpoints(module) {
             return Ok(Outcome::default());
         }
-        let borders = Forward::new(module, context.target, &phases).borders(self.borders);
+        let forward = Forward::new(module, context.target, &phases);
+        let places = forward.places(self.borders);
+        let borders = forward.crossing(&places);
+        let outside = forward.outside(self.within, &places);
         let found = checkpoint(
             module,
             &Checkpoint {
                 phase: &|id| phases.of(id),
-                is_saved: &|id| self.saves.saves(&module.instructions[id].op),
+                is_saved: &|id| self.saves.saves(&module.instructions[id].op) || outside.contains(&id),
                 is_border: &|id| borders.contains(&id),
                 gradients_first: self.gradients_first,
             },
@@ -144,7 +152,7 @@ struct Forward<'a> {
 
 impl<'a> Forward<'a> {
     fn new(module: &'a Module, target: &Target, phases: &Phases) -> Forward<'a> {
-        let instructions = forward_by_depth(module, phases);
+        let instructions = forward_in_order(module, phases);
         let place: FxHashMap<InstructionId, usize> =
             instructions.iter().enumerate().map(|(i, &id)| (id, i)).collect();
         let is_made = made(module, &instructions);
@@ -178,32 +186,64 @@ impl<'a> Forward<'a> {
         Forward { module, instructions, is_made, last, crossing, kept }
     }
 
-    /// The values that cross the borders.
-    fn borders(&self, borders: Borders) -> FxHashSet<InstructionId> {
-        let places = match borders {
-            Borders::Alike { rank, every } => self.alike(rank, every),
+    /// The borders, in order.
+    fn places(&self, borders: Borders) -> Vec<usize> {
+        match borders {
+            Borders::Alike { every } => self.alike(every),
             Borders::Segments(n) => self.segments(n),
-        };
+        }
+    }
+
+    /// The values that cross the borders.
+    fn crossing(&self, places: &[usize]) -> FxHashSet<InstructionId> {
         let is_last =
             |i: &usize, place: usize| self.is_made.contains(&self.instructions[*i]) && self.last[*i] > place;
-        let crossing = |place: usize| (0..=place).filter(move |i| is_last(i, place));
-        places.into_iter().flat_map(|place| crossing(place).map(|i| self.instructions[i])).collect()
+        let crossing = |&place: &usize| (0..=place).filter(move |i| is_last(i, place));
+        places.iter().flat_map(|place| crossing(place).map(|i| self.instructions[i])).collect()
+    }
+
+    /// What is made outside of a part of the forward half, which ends at borders.
+    fn outside(&self, [from, to]: [f64; 2], places: &[usize]) -> FxHashSet<InstructionId> {
+        let all = self.kept.last().copied().unwrap_or(0) as f64;
+        let share = |place: usize| self.kept[place] as f64 / all;
+        let first =
+            places.iter().find(|&&place| share(place) >= from).map_or(self.instructions.len(), |i| i + 1);
+        let last = places.iter().rfind(|&&place| share(place) <= to).map_or(0, |i| i + 1);
+        let first = if from > 0.0 { first } else { 0 };
+        let last = if to < 1.0 { last } else { self.instructions.len() };
+        let (before, after) = (&self.instructions[..first], &self.instructions[last.max(first)..]);
+        before.iter().chain(after).copied().collect()
     }
 
     /// Every `every`th of the places behind operations that are alike.
-    fn alike(&self, rank: usize, every: usize) -> Vec<usize> {
+    fn alike(&self, every: usize) -> Vec<usize> {
         let few = self.few();
         let mut groups: Vec<(MadeBy, Vec<usize>)> = Vec::new();
         for i in self.ends().filter(|&i| self.crossing[i] <= few) {
             let made_by = self.made_by(self.instructions[i]);
             match groups.iter_mut().find(|(known, _)| *known == made_by) {
-                Some((_, places)) => places.push(i),
+                // Where nothing is kept since the last place, no layer ends.
+                Some((_, places)) if places.last().is_none_or(|&last| self.kept[last] < self.kept[i]) => {
+                    places.push(i);
+                }
+                Some(_) => {}
                 None => groups.push((made_by, vec![i])),
             }
         }
-        groups.retain(|(_, places)| places.len() > 1);
-        let places = groups.into_iter().nth(rank).map(|(_, places)| places).unwrap_or_default();
-        places.into_iter().skip(every - 1).step_by(every).collect()
+        let mut groups: Vec<Vec<usize>> = groups.into_iter().map(|(_, places)| places).collect();
+        let most = groups.iter().map(Vec::len).max().unwrap_or(0);
+        groups.retain(|places| places.len() > 1 && places.len() >= most / 2);
+        // Each network has a group of its own.
+        let mut networks: Vec<Vec<usize>> = Vec::new();
+        for places in groups {
+            let ends = |places: &[usize]| [places[0], places[places.len() - 1]];
+            let [first, last] = ends(&places);
+            if networks.iter().all(|of| last < ends(of)[0] || ends(of)[1] < first) {
+                networks.push(places);
+            }
+        }
+        networks.sort_unstable();
+        networks.iter().flat_map(|places| places.iter().skip(every - 1).step_by(every)).copied().collect()
     }
 
     /// Places where a layer may end: a value that crosses is made right there.
@@ -251,18 +291,57 @@ const STRETCHES: u64 = 8;
 /// Places count as crossed by few bytes up to this part above the fewest.
 const FEW: u64 = 4;
 
-/// The forward half, each instruction right after what it needs: the text has many a value where the backward half wants it.
-fn forward_by_depth(module: &Module, phases: &Phases) -> Vec<InstructionId> {
+/// The forward half, each instruction right after what it needs and right before what needs it: a depth-first walk from each
+/// result, the one that most leads to first, so that networks beside each other come one after the other, and random numbers
+/// where they are used. Then what only the backward half reads, behind its last operand.
+fn forward_in_order(module: &Module, phases: &Phases) -> Vec<InstructionId> {
+    let entry = &module.entry_computation().instructions;
+    let is_forward = |id: InstructionId| phases.of(id) == Phase::Forward;
     let mut depth: FxHashMap<InstructionId, u32> = FxHashMap::default();
-    let mut forward = Vec::new();
-    for &id in &module.entry_computation().instructions {
-        let deepest = module.instructions[id].operands.iter().filter_map(|operand| depth.get(operand)).max();
-        depth.insert(id, deepest.map_or(0, |depth| depth + 1));
-        if phases.of(id) == Phase::Forward {
-            forward.push(id);
-        }
+    let mut is_read: FxHashSet<InstructionId> = FxHashSet::default();
+    for &id in entry.iter().filter(|&&id| is_forward(id)) {
+        let operands =
+            module.instructions[id].operands.iter().copied().filter(|&operand| is_forward(operand));
+        let deepest = operands.clone().map(|operand| depth[&operand] + 1).max();
+        depth.insert(id, deepest.unwrap_or(0));
+        is_read.extend(operands);
     }
-    forward.sort_by_key(|id| depth[id]);
+    let ends = entry.iter().copied().filter(|id| is_forward(*id) && !is_read.contains(id));
+    let Some(last) = ends.clone().max_by_key(|id| depth[id]) else { return Vec::new() };
+    let mut forward = Vec::new();
+    let mut is_listed: FxHashSet<InstructionId> = FxHashSet::default();
+    let mut walk = |from: InstructionId, forward: &mut Vec<InstructionId>| {
+        let mut stack = vec![(from, 0)];
+        while let Some((id, next)) = stack.pop() {
+            if is_listed.contains(&id) {
+                continue;
+            }
+            match module.instructions[id].operands.get(next) {
+                Some(&operand) => {
+                    stack.push((id, next + 1));
+                    if is_forward(operand) {
+                        stack.push((operand, 0));
+                    }
+                }
+                None => {
+                    is_listed.insert(id);
+                    forward.push(id);
+                }
+            }
+        }
+    };
+    walk(last, &mut forward);
+    let mut place: FxHashMap<InstructionId, usize> =
+        forward.iter().enumerate().map(|(i, &id)| (id, i)).collect();
+    let n_on_the_way = forward.len();
+    ends.for_each(|end| walk(end, &mut forward));
+    for &id in &forward[n_on_the_way..] {
+        let operands = module.instructions[id].operands.iter();
+        let behind = operands.filter_map(|operand| place.get(operand)).max();
+        place.insert(id, behind.copied().unwrap_or(0));
+    }
+    // Stable: an instruction stays behind its operands of the same place.
+    forward.sort_by_key(|id| place[id]);
     forward
 }
 

@@ -95,9 +95,8 @@ pub struct Rewrite {
     pub ways: fn(&Situation<'_>) -> Vec<AnyPass>,
     /// Which of them are tried.
     pub forms: Forms,
-    /// The form that does about so many of 32 parts of what its strongest one does, if there is one. The search fits it to a
-    /// limit.
-    pub part: Option<fn(&Situation<'_>, u32) -> AnyPass>,
+    /// Forms that do about so many of 32 parts of what the strongest one does. The search fits each to a limit.
+    pub parts: Vec<fn(&Situation<'_>, u32) -> AnyPass>,
     /// Cleans up after it.
     pub cleanup: Pipeline,
     /// Bytes of the arrays in a program of the kind that it replaces, if only these can be saved.
@@ -158,7 +157,7 @@ impl Rewrite {
             orders: vec![FirstGuess::Text],
             ways,
             forms: Forms::Apart,
-            part: None,
+            parts: Vec::new(),
             cleanup: dead_code.clone(),
             replaces: None,
         };
@@ -223,12 +222,15 @@ impl Rewrite {
                     if now.is_partitioned { Vec::new() } else { vec![passes::SPLIT_CONCATENATIONS.into()] }
                 },
             ),
-            rewrite(
-                Lever::Checkpoint,
-                "checkpoints of layers",
-                "the backward half computes each layer again from what the layer began with",
-                checkpoints,
-            ),
+            Rewrite {
+                parts: vec![|_, n| checkpointed(0.0, share(n)), |_, n| checkpointed(1.0 - share(n), 1.0)],
+                ..rewrite(
+                    Lever::Checkpoint,
+                    "checkpoints of layers",
+                    "the backward half computes each layer again from what the layer began with",
+                    checkpoints,
+                )
+            },
             Rewrite {
                 forms: Forms::Falling,
                 ..rewrite(
@@ -252,7 +254,7 @@ impl Rewrite {
                 // compiler runs them as soon as it can.
                 orders: vec![FirstGuess::Text, FirstGuess::Fused],
                 forms: Forms::Nested,
-                part: Some(|now, n| recomputed_first(now, f64::from(n) / f64::from(super::WHOLE))),
+                parts: vec![|now, n| recomputed_first(now, share(n))],
                 ..rewrite(
                     Lever::Recompute,
                     "recomputation",
@@ -271,7 +273,7 @@ impl Rewrite {
             },
             Rewrite {
                 forms: Forms::Nested,
-                part: Some(|_, n| OffloadRows { parts_of_32: n, ..OFFLOAD_SMALL_ROWS }.into()),
+                parts: vec![|_, n| OffloadRows { parts_of_32: n, ..OFFLOAD_SMALL_ROWS }.into()],
                 ..rewrite(
                     Lever::Offload,
                     "kept on the host",
@@ -316,18 +318,29 @@ fn pinned(now: &Situation<'_>) -> Vec<AnyPass> {
 
 /// Only where the compiler keeps barriers until the recomputed values cannot be merged with the original ones.
 fn checkpoints(now: &Situation<'_>) -> Vec<AnyPass> {
-    let way = |(borders, saves)| CheckpointLayers { borders, saves, gradients_first: true }.into();
-    let of_layers = |every| Borders::Alike { rank: 0, every };
+    let way = |(borders, saves)| CheckpointLayers { borders, saves, ..passes::CHECKPOINT_LAYERS }.into();
+    const WITHOUT_BORDERS: Borders = Borders::Segments(1);
+    let of_layers = |every| Borders::Alike { every };
     let ways = [
         (of_layers(1), Saves::Nothing),
-        (Borders::Alike { rank: 1, every: 1 }, Saves::Nothing),
         (of_layers(2), Saves::Nothing),
         (Borders::Segments(32), Saves::Nothing),
         (Borders::Segments(8), Saves::Nothing),
         (of_layers(1), Saves::DotsWithNoBatchDims),
         (of_layers(1), Saves::Dots),
+        (WITHOUT_BORDERS, Saves::DotsWithNoBatchDims),
+        (WITHOUT_BORDERS, Saves::Dots),
     ];
     if now.compiler.keeps_barriers { ways.map(way).into() } else { Vec::new() }
+}
+
+fn share(n_parts: u32) -> f64 {
+    f64::from(n_parts) / f64::from(super::WHOLE)
+}
+
+/// Each layer in a part of the forward half.
+fn checkpointed(from: f64, to: f64) -> AnyPass {
+    CheckpointLayers { within: [from, to], ..passes::CHECKPOINT_LAYERS }.into()
 }
 
 /// Expensive products and all that is cheap, then what is cheap alone, then that in the first half or quarter of the program
