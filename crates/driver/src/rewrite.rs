@@ -519,7 +519,9 @@ impl Search<'_> {
             for (from, n_tried) in &mut open {
                 let is_tried = priced.iter().any(|(of, ..)| of == from);
                 let last = if is_tried { ways.len() } else { rewrite.forms.first(ways.len(), *n_tried) };
-                let of_attempt = self.candidates(&found[*from], rewrite, &ways[*n_tried..last], threads)?;
+                let mut of_attempt =
+                    self.candidates(&found[*from], rewrite, &ways[*n_tried..last], threads)?;
+                of_attempt.iter_mut().for_each(|candidate| candidate.form += *n_tried);
                 *n_tried = last;
                 let is_new = |candidate: &Candidate| {
                     let mut known = priced.iter().filter(|(of, ..)| of == from);
@@ -544,33 +546,60 @@ impl Search<'_> {
         }
         let n_whole = priced.len();
         for (from, attempt) in found.iter().enumerate().skip(first) {
-            let Some(&(_, _, strongest)) = smallest(&priced[..n_whole], from) else { continue };
-            for part in &rewrite.parts {
-                let form = |n| self.candidates(attempt, rewrite, &[part(&situation, n)], threads);
-                let fitted = self.fitted(&found[0].estimated, attempt, strongest, form)?;
-                priced.extend(fitted.into_iter().map(|(candidate, estimated)| (from, candidate, estimated)));
+            let (before, whole) = (&found[0].estimated, &priced[..n_whole]);
+            let (strongest, cheapest) = (smallest(whole, from), self.cheapest(before, attempt, whole, from));
+            let divided = strongest
+                .into_iter()
+                .chain(cheapest.filter(|it| Some(it.1.form) != strongest.map(|it| it.1.form)));
+            let divided: Vec<(usize, Estimated)> =
+                divided.map(|(_, candidate, of)| (candidate.form, *of)).collect();
+            for (form, estimated) in divided {
+                for part in &rewrite.parts {
+                    let part = |n| self.candidates(attempt, rewrite, &[part(&situation, form, n)], threads);
+                    let fitted = self.fitted(before, attempt, estimated, part)?;
+                    priced.extend(fitted.into_iter().map(|(candidate, of)| (from, candidate, of)));
+                }
             }
         }
         priced.sort_by_key(|(from, ..)| *from);
         Ok(priced)
     }
 
-    /// Some parts of the strongest form of a rewrite: as much of it as a limit of bytes asks for, or a limit of time allows,
+    /// The form that saves most bytes for its time, of those tried on a program of which a part could fit.
+    fn cheapest<'p>(
+        &self,
+        before: &Estimated,
+        attempt: &Attempt,
+        priced: &'p [(usize, Candidate, Estimated)],
+        from: usize,
+    ) -> Option<&'p (usize, Candidate, Estimated)> {
+        let now = &attempt.estimated;
+        let part = |after: &Estimated| choice::share_that_fits(before, now, after, WHOLE, self.options);
+        let saved_for_time = |after: &Estimated| {
+            let saved = now.price.total.0 as f64 - after.price.total.0 as f64;
+            saved / (after.price.seconds - now.price.seconds).max(f64::MIN_POSITIVE)
+        };
+        let of_program =
+            priced.iter().filter(|(of, _, after)| *of == from && part(after).is_some_and(is_part));
+        of_program.max_by(|(.., a), (.., b)| saved_for_time(a).total_cmp(&saved_for_time(b)))
+    }
+
+    /// Some parts of a form of a rewrite: as much of it as a limit of bytes asks for, or a limit of time allows,
     /// if cost and savings grow evenly; each part corrects the one before it.
     fn fitted(
         &self,
         before: &Estimated,
         attempt: &Attempt,
-        strongest: Estimated,
-        form: impl Fn(u32) -> Result<Vec<Candidate>, RewriteError>,
+        whole: Estimated,
+        part: impl Fn(u32) -> Result<Vec<Candidate>, RewriteError>,
     ) -> Result<Vec<(Candidate, Estimated)>, RewriteError> {
         let mut fitted = Vec::new();
-        let mut tried = (WHOLE, strongest);
+        let mut tried = (WHOLE, whole);
         for _ in 0..MOST_FITTED {
             let (n, estimated) = tried;
             let share = choice::share_that_fits(before, &attempt.estimated, &estimated, n, self.options);
-            let Some(n) = share.filter(|&next| next != n && (1..WHOLE).contains(&next)) else { break };
-            let Some(candidate) = form(n)?.pop() else { break };
+            let Some(n) = share.filter(|&next| next != n && is_part(next)) else { break };
+            let Some(candidate) = part(n)?.pop() else { break };
             let estimated = self.price(Module::clone(&candidate.module))?;
             fitted.push((candidate, estimated));
             tried = (n, estimated);
@@ -668,16 +697,17 @@ impl Search<'_> {
                 memo.branch(first, order.into_iter().chain([Try::Way(way)]))
             })
             .collect();
+        let forms = (0..ways.len()).cycle();
         memo.reach(&settings, 2, threads, |program, step| self.take(program, step, rewrite, module))?;
         let mut candidates: Vec<Candidate> = Vec::new();
-        for setting in settings {
+        for (setting, form) in settings.into_iter().zip(forms) {
             let reports = memo.done(setting).last().expect("every setting has a way");
             let program = memo.program(setting);
             let is_new = candidates.iter().all(|known| !Arc::ptr_eq(&known.module, program));
             if let Some(reports) =
                 Option::clone(reports).filter(|_| is_new && self.may_pay(rewrite, module, now.price, program))
             {
-                candidates.push(Candidate { module: program.clone(), reports });
+                candidates.push(Candidate { module: program.clone(), form, reports });
             }
         }
         Ok(candidates)
@@ -741,8 +771,15 @@ fn in_order(estimated: Estimated) -> Step {
 /// A rewritten program.
 struct Candidate {
     module: Arc<Module>,
+    /// The number of its form.
+    form: usize,
     /// The reports of the passes that rewrote it.
     reports: Vec<Report>,
+}
+
+/// Whether so many parts are some, but not all.
+fn is_part(n: u32) -> bool {
+    (1..WHOLE).contains(&n)
 }
 
 /// The form of fewest bytes that was tried on a program.

@@ -202,16 +202,18 @@ impl<'a> Forward<'a> {
         places.iter().flat_map(|place| crossing(place).map(|i| self.instructions[i])).collect()
     }
 
-    /// What is made outside of a part of the forward half, which ends at borders.
+    /// What is made outside of a part of the forward half, which ends at borders if there are any.
     fn outside(&self, [from, to]: [f64; 2], places: &[usize]) -> FxHashSet<InstructionId> {
         let all = self.kept.last().copied().unwrap_or(0) as f64;
-        let share = |place: usize| self.kept[place] as f64 / all;
-        let first =
-            places.iter().find(|&&place| share(place) >= from).map_or(self.instructions.len(), |i| i + 1);
-        let last = places.iter().rfind(|&&place| share(place) <= to).map_or(0, |i| i + 1);
+        let is_before = |share: f64| move |&place: &usize| (self.kept[place] as f64) < all * share;
+        let anywhere: Vec<usize> = if places.is_empty() { self.ends().collect() } else { Vec::new() };
+        let places = if places.is_empty() { &anywhere } else { places };
+        let end = self.instructions.len();
+        let first = places.get(places.partition_point(is_before(from))).map_or(end, |place| place + 1);
+        let last = places[..places.partition_point(is_before(to))].last().map_or(0, |place| place + 1);
         let first = if from > 0.0 { first } else { 0 };
-        let last = if to < 1.0 { last } else { self.instructions.len() };
-        let (before, after) = (&self.instructions[..first], &self.instructions[last.max(first)..]);
+        let last = if to < 1.0 { last.max(first) } else { end };
+        let (before, after) = (&self.instructions[..first], &self.instructions[last..]);
         before.iter().chain(after).copied().collect()
     }
 

@@ -95,8 +95,9 @@ pub struct Rewrite {
     pub ways: fn(&Situation<'_>) -> Vec<AnyPass>,
     /// Which of them are tried.
     pub forms: Forms,
-    /// Forms that do about so many of 32 parts of what the strongest one does. The search fits each to a limit.
-    pub parts: Vec<fn(&Situation<'_>, u32) -> AnyPass>,
+    /// Forms that do about so many of 32 parts of what the form of a number does. The search fits each to a limit, for the
+    /// form that saves most and the one that saves most for its time.
+    pub parts: Vec<fn(&Situation<'_>, usize, u32) -> AnyPass>,
     /// Cleans up after it.
     pub cleanup: Pipeline,
     /// Bytes of the arrays in a program of the kind that it replaces, if only these can be saved.
@@ -223,7 +224,9 @@ impl Rewrite {
                 },
             ),
             Rewrite {
-                parts: vec![|_, n| checkpointed(0.0, share(n)), |_, n| checkpointed(1.0 - share(n), 1.0)],
+                parts: vec![|_, form, n| checkpointed(form, [0.0, share(n)]), |_, form, n| {
+                    checkpointed(form, [1.0 - share(n), 1.0])
+                }],
                 ..rewrite(
                     Lever::Checkpoint,
                     "checkpoints of layers",
@@ -254,7 +257,7 @@ impl Rewrite {
                 // compiler runs them as soon as it can.
                 orders: vec![FirstGuess::Text, FirstGuess::Fused],
                 forms: Forms::Nested,
-                parts: vec![|now, n| recomputed_first(now, share(n))],
+                parts: vec![|now, _, n| recomputed_first(now, share(n))],
                 ..rewrite(
                     Lever::Recompute,
                     "recomputation",
@@ -273,7 +276,7 @@ impl Rewrite {
             },
             Rewrite {
                 forms: Forms::Nested,
-                parts: vec![|_, n| OffloadRows { parts_of_32: n, ..OFFLOAD_SMALL_ROWS }.into()],
+                parts: vec![|_, _, n| OffloadRows { parts_of_32: n, ..OFFLOAD_SMALL_ROWS }.into()],
                 ..rewrite(
                     Lever::Offload,
                     "kept on the host",
@@ -316,31 +319,37 @@ fn pinned(now: &Situation<'_>) -> Vec<AnyPass> {
     if chooses { vec![Static(&passes::PIN_LAYOUTS)] } else { Vec::new() }
 }
 
-/// Only where the compiler keeps barriers until the recomputed values cannot be merged with the original ones.
-fn checkpoints(now: &Situation<'_>) -> Vec<AnyPass> {
-    let way = |(borders, saves)| CheckpointLayers { borders, saves, ..passes::CHECKPOINT_LAYERS }.into();
-    const WITHOUT_BORDERS: Borders = Borders::Segments(1);
-    let of_layers = |every| Borders::Alike { every };
-    let ways = [
+/// Layers, and what is saved within each.
+const CHECKPOINTS: [(Borders, Saves); 8] = {
+    const fn of_layers(every: usize) -> Borders {
+        Borders::Alike { every }
+    }
+    [
         (of_layers(1), Saves::Nothing),
         (of_layers(2), Saves::Nothing),
         (Borders::Segments(32), Saves::Nothing),
         (Borders::Segments(8), Saves::Nothing),
         (of_layers(1), Saves::DotsWithNoBatchDims),
         (of_layers(1), Saves::Dots),
-        (WITHOUT_BORDERS, Saves::DotsWithNoBatchDims),
-        (WITHOUT_BORDERS, Saves::Dots),
-    ];
-    if now.compiler.keeps_barriers { ways.map(way).into() } else { Vec::new() }
+        (Borders::Segments(1), Saves::DotsWithNoBatchDims),
+        (Borders::Segments(1), Saves::Dots),
+    ]
+};
+
+/// Only where the compiler keeps barriers until the recomputed values cannot be merged with the original ones.
+fn checkpoints(now: &Situation<'_>) -> Vec<AnyPass> {
+    let forms = if now.compiler.keeps_barriers { 0..CHECKPOINTS.len() } else { 0..0 };
+    forms.map(|form| checkpointed(form, [0.0, 1.0])).collect()
+}
+
+/// A form of checkpoints in a part of the forward half.
+fn checkpointed(form: usize, within: [f64; 2]) -> AnyPass {
+    let (borders, saves) = CHECKPOINTS[form];
+    CheckpointLayers { borders, saves, within, ..passes::CHECKPOINT_LAYERS }.into()
 }
 
 fn share(n_parts: u32) -> f64 {
     f64::from(n_parts) / f64::from(super::WHOLE)
-}
-
-/// Each layer in a part of the forward half.
-fn checkpointed(from: f64, to: f64) -> AnyPass {
-    CheckpointLayers { within: [from, to], ..passes::CHECKPOINT_LAYERS }.into()
 }
 
 /// Expensive products and all that is cheap, then what is cheap alone, then that in the first half or quarter of the program
