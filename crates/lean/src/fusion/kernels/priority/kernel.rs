@@ -5,6 +5,8 @@
 //! all its readers ask for it. So a value that two readers use at the same indices is counted once
 //! (`GpuHloCostAnalysis::FusionCalculateUtilizations`).
 
+use std::cell::Cell;
+
 use memplan_ir::{InstructionId, Op};
 use memplan_rewriter::cost;
 use rustc_hash::FxHashMap;
@@ -15,9 +17,19 @@ use super::super::limits::updated_operands;
 use super::Search;
 use super::time::elements_under;
 
+/// The place of an operation in the text.
+pub(super) type Place = u32;
+
 /// What a kernel needs to know about an operation.
 #[derive(Default)]
 pub(super) struct Operation {
+    /// Bytes of the result.
+    pub(super) bytes: f64,
+    /// Bytes that it writes.
+    written: f64,
+    pub(super) is_view: bool,
+    /// Whether all its readers could compute it.
+    pub(super) may_be_fused: bool,
     is_elementwise: bool,
     reduces: bool,
     /// Cycles for all elements of the result.
@@ -48,26 +60,28 @@ pub(super) struct Candidate {
 /// An operation of a kernel. A value that a kernel computes at several places is a member for each of them.
 #[derive(Clone)]
 pub(super) struct Member {
-    id: InstructionId,
+    place: Place,
     operands: SmallVec<[Source; 3]>,
 }
 
 /// Where an operand comes from.
 #[derive(Clone, Copy)]
 enum Source {
-    /// Another member, by its place.
+    /// Another member, by its number.
     Inside(u32),
-    Memory(InstructionId),
+    Memory(Place),
 }
 
 /// An operand of a kernel.
 pub(super) struct Read {
-    pub(super) id: InstructionId,
-    /// How often each of its elements is read, by use root: a member by its place, or a read behind the members. The
+    pub(super) place: Place,
+    /// How often each of its elements is read, by use root: the number of a member, or of a read behind the members. The
     /// kernel's root is 0.
     pub(super) uses: SmallVec<[(u32, f64); 2]>,
     /// How often the code that reads it is in the kernel.
     pub(super) copies: u64,
+    /// Seconds that the kernel saves if it computes the operand itself, once that was asked.
+    pub(super) saved: Cell<Option<f64>>,
 }
 
 impl Read {
@@ -77,12 +91,12 @@ impl Read {
 }
 
 impl Candidate {
-    pub(super) fn root(&self) -> InstructionId {
-        self.members[0].id
+    pub(super) fn root(&self) -> Place {
+        self.members[0].place
     }
 
-    pub(super) fn read_of(&self, id: InstructionId) -> Option<&Read> {
-        self.reads.iter().find(|read| read.id == id)
+    pub(super) fn read_of(&self, place: Place) -> Option<&Read> {
+        self.reads.iter().find(|read| read.place == place)
     }
 }
 
@@ -90,14 +104,14 @@ impl Candidate {
 pub(super) fn merged(mut members: Vec<Member>, producer: &Candidate) -> Vec<Member> {
     let first = members.len() as u32;
     for source in members.iter_mut().flat_map(|member| &mut member.operands) {
-        if matches!(source, Source::Memory(id) if *id == producer.root()) {
+        if matches!(source, Source::Memory(place) if *place == producer.root()) {
             *source = Source::Inside(first);
         }
     }
     members.extend(producer.members.iter().cloned().map(|mut member| {
         for source in &mut member.operands {
-            if let Source::Inside(place) = source {
-                *place += first;
+            if let Source::Inside(number) = source {
+                *number += first;
             }
         }
         member
@@ -105,7 +119,7 @@ pub(super) fn merged(mut members: Vec<Member>, producer: &Candidate) -> Vec<Memb
     members
 }
 
-/// What is known about the members and reads of a kernel: members by their places, reads behind them.
+/// What is known about the members and reads of a kernel: members by their numbers, reads behind them.
 struct Uses {
     /// The use roots.
     roots: Vec<SmallVec<[u32; 2]>>,
@@ -126,7 +140,7 @@ impl Uses {
         uses
     }
 
-    /// Adds a read; returns its place.
+    /// Adds a read; returns its number.
     fn push(&mut self) -> usize {
         self.roots.push(SmallVec::new());
         self.times.push(0.0);
@@ -134,33 +148,38 @@ impl Uses {
         self.roots.len() - 1
     }
 
-    fn times_of(&self, place: usize) -> f64 {
-        self.roots[place].iter().map(|&root| self.times[root as usize]).sum()
+    fn times_of(&self, number: usize) -> f64 {
+        self.roots[number].iter().map(|&root| self.times[root as usize]).sum()
     }
 
-    fn copies_of(&self, place: usize) -> u64 {
-        self.roots[place].iter().map(|&root| self.copies[root as usize]).fold(0, u64::saturating_add)
+    fn copies_of(&self, number: usize) -> u64 {
+        self.roots[number].iter().map(|&root| self.copies[root as usize]).fold(0, u64::saturating_add)
     }
 
-    fn add_root(&mut self, place: usize, root: u32) {
-        if !self.roots[place].contains(&root) {
-            self.roots[place].push(root);
+    fn add_root(&mut self, number: usize, root: u32) {
+        if !self.roots[number].contains(&root) {
+            self.roots[number].push(root);
         }
     }
 }
 
 impl Search<'_, '_> {
     pub(super) fn operation(&self, id: InstructionId) -> Operation {
-        if !self.is_kernel(id) {
-            return Operation::default();
-        }
         let module = self.grouper.module;
+        let bytes = self.bytes(id);
+        if !self.is_kernel(id) {
+            return Operation { bytes, ..Operation::default() };
+        }
         let is_elementwise = cost::is_pointwise(module, id);
         let operands = module.instructions[id].operands.iter().enumerate();
         let share = |(at, &operand): (usize, &InstructionId)| {
             (self.share_read(id, at), elements(module, operand).max(1.0))
         };
         Operation {
+            bytes,
+            written: self.written(id),
+            is_view: cost::moves_no_bytes(module, id),
+            may_be_fused: self.may_be_fused(id),
             is_elementwise,
             reduces: self.grouper.reduces_many(id),
             cycles: self.cycles(id),
@@ -169,41 +188,38 @@ impl Search<'_, '_> {
         }
     }
 
-    fn operation_of(&self, member: &Member) -> &Operation {
-        &self.operations[self.grouper.positions[member.id] as usize]
-    }
-
     /// The kernel of one operation.
     pub(super) fn kernel_of(&self, id: InstructionId) -> Candidate {
-        let operands = &self.grouper.module.instructions[id].operands;
-        let operands = operands.iter().map(|&operand| Source::Memory(operand)).collect();
-        self.analyze(vec![Member { id, operands }])
+        let place = |id: &InstructionId| self.grouper.positions[*id];
+        let operands = self.grouper.module.instructions[id].operands.iter();
+        let operands = operands.map(|operand| Source::Memory(place(operand))).collect();
+        self.analyze(vec![Member { place: place(&id), operands }])
     }
 
     /// A kernel of these operations.
     pub(super) fn analyze(&self, members: Vec<Member>) -> Candidate {
-        let module = self.grouper.module;
         let mut uses = Uses::new(members.len());
-        let mut read: Vec<InstructionId> = Vec::new();
-        let mut place_of: FxHashMap<InstructionId, usize> = FxHashMap::default();
-        let (mut cycles, mut blocks, mut code) = (0.0, None, 0_u64);
-        for (place, member) in members.iter().enumerate() {
-            let (times, copies) = (uses.times_of(place), uses.copies_of(place));
+        let mut read: Vec<Place> = Vec::new();
+        let mut number_of: FxHashMap<Place, usize> = FxHashMap::default();
+        let (mut cycles, mut blocks, mut code, mut reduces) = (0.0, None, 0_u64, false);
+        for (number, member) in members.iter().enumerate() {
+            let (times, copies) = (uses.times_of(number), uses.copies_of(number));
             code = code.saturating_add(copies);
-            let operation = self.operation_of(member);
+            let operation = self.operation_at(member.place);
             cycles += times * operation.cycles;
             blocks = blocks.or(operation.blocks);
+            reduces |= operation.reduces;
             for (at, source) in member.operands.iter().enumerate() {
                 let operand = match *source {
-                    Source::Inside(place) => place as usize,
-                    Source::Memory(id) => *place_of.entry(id).or_insert_with(|| {
-                        read.push(id);
+                    Source::Inside(number) => number as usize,
+                    Source::Memory(place) => *number_of.entry(place).or_insert_with(|| {
+                        read.push(place);
                         uses.push()
                     }),
                 };
                 if operation.is_elementwise {
-                    for at in 0..uses.roots[place].len() {
-                        uses.add_root(operand, uses.roots[place][at]);
+                    for at in 0..uses.roots[number].len() {
+                        uses.add_root(operand, uses.roots[number][at]);
                     }
                 } else {
                     let (share, count) = operation.shares[at];
@@ -213,22 +229,25 @@ impl Search<'_, '_> {
                 }
             }
         }
-        let of_read = |(at, &id): (usize, &InstructionId)| {
-            let place = members.len() + at;
-            let of = uses.roots[place].iter().map(|&root| (root, uses.times[root as usize]));
-            Read { id, copies: uses.copies_of(place), uses: of.collect() }
+        let of_read = |(at, &place): (usize, &Place)| {
+            let number = members.len() + at;
+            let of = uses.roots[number].iter().map(|&root| (root, uses.times[root as usize]));
+            Read { place, copies: uses.copies_of(number), uses: of.collect(), saved: Cell::new(None) }
         };
         let reads = read.iter().enumerate().map(of_read).collect();
-        let root = &module.instructions[members[0].id];
-        let written = match (updated_operands(root), root.operands.last()) {
-            // An update writes its elements.
-            ([_, ..], Some(&update)) => self.bytes(update),
-            _ => self.bytes(members[0].id),
-        };
-        let reduces = members.iter().any(|member| self.operation_of(member).reduces);
+        let written = self.operation_at(members[0].place).written;
         let mut kernel = Candidate { members, reads, cycles, code, reduces, written, blocks, seconds: 0.0 };
         kernel.seconds = self.seconds_of(&kernel);
         kernel
+    }
+
+    /// Bytes that an operation writes: an update those of its elements.
+    fn written(&self, id: InstructionId) -> f64 {
+        let instruction = &self.grouper.module.instructions[id];
+        match (updated_operands(instruction), instruction.operands.last()) {
+            ([_, ..], Some(&update)) => self.bytes(update),
+            _ => self.bytes(id),
+        }
     }
 
     /// How often an operation reads each element of an operand, on average.

@@ -24,12 +24,11 @@ use cranelift_entity::EntitySet;
 use memplan_ir::{InstructionId, Op};
 use memplan_memory::KernelTimeRules;
 use memplan_rewriter::cost::{self, CostClass, Hero};
-use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::Grouper;
 use super::limits::updated_operands;
-use kernel::{Candidate, Operation, merged};
+use kernel::{Candidate, Operation, Place, merged};
 
 /// Most operations of one kernel's code (`GpuHloCostAnalysis::kMaxIRSize`).
 const MOST_CODE: u64 = 10_000;
@@ -58,14 +57,15 @@ impl Grouper<'_> {
         rules: &KernelTimeRules,
     ) -> EntitySet<InstructionId> {
         let mut search = Search::new(self, listed, rules);
-        while let Some((priority, _, producer)) = search.queue.pop_last() {
+        while let Some((priority, producer)) = search.queue.pop_last() {
             if priority < 0 || search.steps > MOST_STEPS {
                 break;
             }
             search.fuse(producer);
         }
         let mut stored = EntitySet::new();
-        let saves_nothing = search.priorities.iter().filter(|&(_, &priority)| priority < 0);
+        let asked = listed.iter().zip(&search.priorities);
+        let saves_nothing = asked.filter(|(_, priority)| priority.is_some_and(|priority| priority < 0));
         saves_nothing.for_each(|(&id, _)| _ = stored.insert(id));
         stored
     }
@@ -74,40 +74,39 @@ impl Grouper<'_> {
 struct Search<'s, 'a> {
     grouper: &'s Grouper<'a>,
     rules: &'s KernelTimeRules,
-    /// What is known about each operation, by its position in the text.
+    /// What is known about each operation, by its place in the text, as in the other tables.
     operations: Vec<Operation>,
-    kernels: FxHashMap<InstructionId, Candidate>,
+    kernels: Vec<Option<Candidate>>,
     /// The kernels that read a kernel's result.
-    readers: FxHashMap<InstructionId, Vec<InstructionId>>,
+    readers: Vec<SmallVec<[Place; 4]>>,
     /// What is asked about, with its priority.
-    priorities: FxHashMap<InstructionId, i64>,
-    /// By priority, then by position in the text.
-    queue: BTreeSet<(i64, u32, InstructionId)>,
+    priorities: Vec<Option<i64>>,
+    queue: BTreeSet<(i64, Place)>,
     /// Operations of new kernels, and pairs of operands, so far.
     steps: usize,
 }
 
 impl<'s, 'a> Search<'s, 'a> {
     fn new(grouper: &'s Grouper<'a>, listed: &[InstructionId], rules: &'s KernelTimeRules) -> Search<'s, 'a> {
+        let n = listed.len();
         let mut search = Search {
             grouper,
             rules,
-            operations: Vec::new(),
-            kernels: FxHashMap::default(),
-            readers: FxHashMap::default(),
-            priorities: FxHashMap::default(),
+            operations: Vec::with_capacity(n),
+            kernels: Vec::with_capacity(n),
+            readers: vec![SmallVec::new(); n],
+            priorities: vec![None; n],
             queue: BTreeSet::new(),
             steps: 0,
         };
-        search.operations = listed.iter().map(|&id| search.operation(id)).collect();
-        for &id in listed {
-            if search.is_kernel(id) {
-                let kernel = search.kernel_of(id);
-                kernel.reads.iter().for_each(|read| search.readers.entry(read.id).or_default().push(id));
-                search.kernels.insert(id, kernel);
-            }
+        search.operations.extend(listed.iter().map(|&id| search.operation(id)).collect::<Vec<_>>());
+        for (place, &id) in (0..).zip(listed) {
+            let kernel = search.is_kernel(id).then(|| search.kernel_of(id));
+            let reads = kernel.iter().flat_map(|kernel| &kernel.reads);
+            reads.for_each(|read| search.readers[read.place as usize].push(place));
+            search.kernels.push(kernel);
         }
-        listed.iter().for_each(|&id| search.ask(id));
+        (0..n as Place).for_each(|place| search.ask(place));
         search
     }
 
@@ -121,62 +120,65 @@ impl<'s, 'a> Search<'s, 'a> {
         is_of_loops && !cost::is_embedded(self.grouper.module, self.grouper.target, id)
     }
 
-    fn is_view(&self, id: InstructionId) -> bool {
-        cost::moves_no_bytes(self.grouper.module, id)
-    }
-
-    fn op(&self, id: InstructionId) -> &Op {
-        &self.grouper.module.instructions[id].op
-    }
-
-    /// The kernels that would compute a producer, if all its readers can.
-    fn consumers(&self, producer: InstructionId) -> Option<SmallVec<[InstructionId; 4]>> {
+    /// Whether all readers of a value could compute it.
+    fn may_be_fused(&self, producer: InstructionId) -> bool {
         let grouper = self.grouper;
-        let is_product = |user: InstructionId| matches!(self.op(user), Op::Dot(_));
+        let is_product = |user: InstructionId| matches!(grouper.module.instructions[user].op, Op::Dot(_));
         let is_loaded = |user: InstructionId| is_product(user) && grouper.may_be_loaded(producer);
         let can_compute = |&user: &InstructionId| {
             (self.is_kernel(user) || is_loaded(user))
                 && !updated_operands(&grouper.module.instructions[user]).contains(&producer)
         };
-        if grouper.classes[producer] != CostClass::Cheap
-            || producer == grouper.root
-            || grouper.has_control_dependencies(producer)
-            || !grouper.users.of(producer).iter().all(can_compute)
-        {
+        grouper.classes[producer] == CostClass::Cheap
+            && producer != grouper.root
+            && !grouper.has_control_dependencies(producer)
+            && grouper.users.of(producer).iter().all(can_compute)
+    }
+
+    fn operation_at(&self, place: Place) -> &Operation {
+        &self.operations[place as usize]
+    }
+
+    fn kernel_at(&self, place: Place) -> &Candidate {
+        self.kernels[place as usize].as_ref().expect("what is read or asked about is a kernel")
+    }
+
+    /// The kernels that would compute a producer, if all its readers can.
+    fn consumers(&self, producer: Place) -> Option<SmallVec<[Place; 4]>> {
+        if !self.operation_at(producer).may_be_fused {
             return None;
         }
         // Views that no kernel computes do not compute anything themselves: the value is stored for them as well.
-        let readers = self.readers.get(&producer)?.iter().copied();
-        let consumers: SmallVec<[InstructionId; 4]> =
-            readers.filter(|&reader| !self.is_view(reader)).collect();
+        let readers = self.readers[producer as usize].iter().copied();
+        let consumers: SmallVec<[Place; 4]> =
+            readers.filter(|&reader| !self.operation_at(reader).is_view).collect();
         (!consumers.is_empty() && consumers.len() <= MOST_READERS).then_some(consumers)
     }
 
     /// Computes the priority of a producer again.
-    fn ask(&mut self, producer: InstructionId) {
-        let position = self.grouper.positions[producer];
-        if let Some(before) = self.priorities.remove(&producer) {
-            self.queue.remove(&(before, position, producer));
+    fn ask(&mut self, producer: Place) {
+        if let Some(before) = self.priorities[producer as usize].take() {
+            self.queue.remove(&(before, producer));
         }
-        if !self.kernels.contains_key(&producer) {
+        if self.kernels[producer as usize].is_none() {
             return;
         }
         let Some(consumers) = self.consumers(producer) else { return };
-        let priority = match self.is_view(producer) {
+        let priority = match self.operation_at(producer).is_view {
             _ if consumers.iter().any(|&consumer| !self.can_be_one(producer, consumer)) => NEVER,
             true => i64::MAX,
             false => (self.saved_seconds(producer, &consumers) * STEPS_PER_SECOND).round() as i64,
         };
-        self.priorities.insert(producer, priority);
-        self.queue.insert((priority, position, producer));
-        let n_reads = |kernel: InstructionId| self.kernels[&kernel].reads.len();
+        self.priorities[producer as usize] = Some(priority);
+        self.queue.insert((priority, producer));
+        let n_reads = |kernel: Place| self.kernel_at(kernel).reads.len();
         let pairs = n_reads(producer) * consumers.iter().map(|&consumer| n_reads(consumer)).sum::<usize>();
         self.steps += pairs / PAIRS_PER_STEP;
     }
 
     /// Whether XLA makes one kernel of a producer and a reader: not of two reductions, and not if that is too much code.
-    fn can_be_one(&self, producer: InstructionId, consumer: InstructionId) -> bool {
-        let [producer, consumer] = [producer, consumer].map(|id| &self.kernels[&id]);
+    fn can_be_one(&self, producer: Place, consumer: Place) -> bool {
+        let [producer, consumer] = [producer, consumer].map(|place| self.kernel_at(place));
         let copies = match consumer.members.len() {
             1 => 1,
             _ => consumer.read_of(producer.root()).map_or(1, |read| read.copies),
@@ -185,51 +187,60 @@ impl<'s, 'a> Search<'s, 'a> {
         code <= MOST_CODE && !(producer.reduces && consumer.reduces)
     }
 
-    fn saved_seconds(&self, producer: InstructionId, consumers: &[InstructionId]) -> f64 {
-        let kernel = &self.kernels[&producer];
-        let saved = |consumer: &InstructionId| {
-            let consumer = &self.kernels[consumer];
-            consumer.seconds - self.seconds_fused(kernel, consumer)
+    fn saved_seconds(&self, producer: Place, consumers: &[Place]) -> f64 {
+        let kernel = self.kernel_at(producer);
+        let saved = |&consumer: &Place| {
+            let consumer = self.kernel_at(consumer);
+            let Some(read) = consumer.read_of(producer) else { return 0.0 };
+            let saved = read.saved.get();
+            let saved =
+                saved.unwrap_or_else(|| consumer.seconds - self.seconds_fused(kernel, consumer, read));
+            read.saved.set(Some(saved));
+            saved
         };
         kernel.seconds + self.rules.launch + consumers.iter().map(saved).sum::<f64>()
     }
 
     /// Lets all readers of a producer compute it, and asks again about all that this changes.
-    fn fuse(&mut self, producer: InstructionId) {
-        self.priorities.remove(&producer);
+    fn fuse(&mut self, producer: Place) {
+        self.priorities[producer as usize] = None;
         let Some(consumers) = self.consumers(producer) else { return };
-        let kernel = self.kernels.remove(&producer).expect("only kernels are asked about");
-        let mut changed: BTreeSet<(u32, InstructionId)> = BTreeSet::new();
+        let kernel = self.kernels[producer as usize].take().expect("only kernels are asked about");
+        let mut changed: Vec<Place> = Vec::new();
         for &consumer in &consumers {
-            let old = self.kernels.remove(&consumer).expect("readers are kernels");
+            let old = self.kernels[consumer as usize].take().expect("readers are kernels");
             let new = self.analyze(merged(old.members, &kernel));
             self.steps += new.members.len();
             for read in &new.reads {
-                let readers = self.readers.entry(read.id).or_default();
+                let readers = &mut self.readers[read.place as usize];
                 if !readers.contains(&consumer) {
                     readers.push(consumer);
                 }
             }
-            let touched = new.reads.iter().map(|read| read.id).chain([consumer]);
-            changed.extend(touched.map(|id| (self.grouper.positions[id], id)));
-            self.kernels.insert(consumer, new);
+            changed.extend(new.reads.iter().map(|read| read.place).chain([consumer]));
+            self.kernels[consumer as usize] = Some(new);
+            for &reader in &self.readers[consumer as usize] {
+                // A producer that is being fused is out of the table.
+                let read = self.kernels[reader as usize].as_ref().and_then(|of| of.read_of(consumer));
+                read.into_iter().for_each(|read| read.saved.set(None));
+            }
         }
         self.forget_reads(producer, kernel, &consumers);
-        changed.into_iter().for_each(|(_, id)| self.ask(id));
+        changed.sort_unstable();
+        changed.dedup();
+        changed.into_iter().for_each(|place| self.ask(place));
     }
 
     /// Removes a producer that these readers compute; it stays where there are others.
-    fn forget_reads(&mut self, producer: InstructionId, kernel: Candidate, consumers: &[InstructionId]) {
-        let readers = self.readers.get_mut(&producer).expect("it has readers");
+    fn forget_reads(&mut self, producer: Place, kernel: Candidate, consumers: &[Place]) {
+        let readers = &mut self.readers[producer as usize];
         readers.retain(|reader| !consumers.contains(reader));
         if !readers.is_empty() {
-            self.kernels.insert(producer, kernel);
+            self.kernels[producer as usize] = Some(kernel);
             return;
         }
-        self.readers.remove(&producer);
         for read in &kernel.reads {
-            let readers = self.readers.get_mut(&read.id).expect("the producer reads it");
-            readers.retain(|reader| *reader != producer);
+            self.readers[read.place as usize].retain(|reader| *reader != producer);
         }
     }
 }

@@ -9,7 +9,7 @@ use memplan_ir::{ElementType, InstructionId, Op, UnaryOp, Window};
 
 use super::super::kernel::elements;
 use super::Search;
-use super::kernel::{Candidate, Read};
+use super::kernel::{Candidate, Place, Read};
 
 impl Search<'_, '_> {
     /// The bytes of an array, those of constants in the code included: kernels read these as well until the end.
@@ -77,32 +77,32 @@ impl Search<'_, '_> {
     }
 
     pub(super) fn seconds_of(&self, kernel: &Candidate) -> f64 {
-        let read = kernel.reads.iter().map(|read| self.seconds_to_read(read.id, read.times(), kernel.blocks));
+        let read =
+            kernel.reads.iter().map(|read| self.seconds_to_read(read.place, read.times(), kernel.blocks));
         self.seconds(read.sum(), kernel.cycles, kernel)
     }
 
-    /// Seconds of a kernel that also computes an operand.
-    pub(super) fn seconds_fused(&self, producer: &Candidate, consumer: &Candidate) -> f64 {
-        let Some(computed) = consumer.read_of(producer.root()) else { return consumer.seconds };
+    /// Seconds of a kernel that also computes one of its operands.
+    pub(super) fn seconds_fused(&self, producer: &Candidate, consumer: &Candidate, computed: &Read) -> f64 {
         let times = computed.times();
         let of_producer = producer.reads.iter().map(|own| {
-            let before = consumer.read_of(own.id);
+            let before = consumer.read_of(own.place);
             // What both read at the same indices is read once.
             let is_elementwise = own.uses.iter().all(|&(root, _)| root == 0);
             let common = before.filter(|_| is_elementwise).map_or(0.0, |before| common(before, computed));
             let in_all = times * own.times() + before.map_or(0.0, Read::times) - common;
-            self.seconds_to_read(own.id, in_all, consumer.blocks)
+            self.seconds_to_read(own.place, in_all, consumer.blocks)
         });
-        let is_other = |read: &&Read| read.id != producer.root() && producer.read_of(read.id).is_none();
+        let is_other = |read: &&Read| read.place != computed.place && producer.read_of(read.place).is_none();
         let others = consumer.reads.iter().filter(is_other);
-        let others = others.map(|read| self.seconds_to_read(read.id, read.times(), consumer.blocks));
+        let others = others.map(|read| self.seconds_to_read(read.place, read.times(), consumer.blocks));
         let read = of_producer.chain(others).sum();
         self.seconds(read, times * producer.cycles + consumer.cycles, consumer)
     }
 
     /// Seconds to read each element of an array so often.
-    fn seconds_to_read(&self, id: InstructionId, times: f64, blocks: Option<f64>) -> f64 {
-        let (bytes, rules) = (self.bytes(id), self.rules);
+    fn seconds_to_read(&self, place: Place, times: f64, blocks: Option<f64>) -> f64 {
+        let (bytes, rules) = (self.operation_at(place).bytes, self.rules);
         let of_blocks = blocks.map_or(f64::INFINITY, |blocks| blocks * rules.block_bandwidth);
         let (total, once) = (bytes * times, bytes * times.min(1.0));
         let again = rules.bandwidth * rules.speedup_again(once);
