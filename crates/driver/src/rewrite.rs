@@ -54,8 +54,8 @@ pub struct RewriteOptions {
     pub min_saving: f64,
     /// The least share of all bytes that a slower program must save: less may be an error of the estimates.
     pub min_saving_if_slower: f64,
-    /// The least number of bytes to save: in programs of a few kilobytes, rounding to whole allocations is as much as a
-    /// tenth.
+    /// The least number of bytes to save: in programs of a few hundred kilobytes, the order of small kernels is worth as
+    /// much.
     pub min_saved: Bytes,
     /// Programs whose bytes differ by no more than this share are equally small: the faster one is better.
     pub same_bytes: f64,
@@ -99,7 +99,7 @@ impl Default for RewriteOptions {
             rewrites: Rewrite::all(),
             min_saving: 0.1,
             min_saving_if_slower: 0.05,
-            min_saved: Bytes(16 << 10),
+            min_saved: Bytes(32 << 10),
             same_bytes: 0.01,
             most_per_replaced: 2.0,
             width: 12,
@@ -254,7 +254,7 @@ pub fn rewrite_among(
     Ok(Rewritten { module, devices, flags, before, steps, free, frontier })
 }
 
-/// What each form of each rewrite makes of a module by itself, whatever it saves or costs. Tests run all of them, since
+/// What each form of each rewrite, and a half of it, makes of a module by itself, whatever it saves or costs. Tests run all of them, since
 /// [`rewrite`] returns only what it chooses.
 ///
 /// # Errors
@@ -275,7 +275,11 @@ pub fn each_alone(
     let situation = Situation { compiler, is_partitioned: search.spread.is_some() };
     let mut found = Vec::new();
     for rewrite in &options.rewrites {
-        for candidate in search.candidates(&flat, rewrite, &(rewrite.ways)(&situation), options.threads)? {
+        let mut ways = (rewrite.ways)(&situation);
+        let n_forms = ways.len();
+        let halves = |form| rewrite.parts.iter().map(move |part| part(&situation, form, WHOLE / 2));
+        ways.extend((0..n_forms).flat_map(halves));
+        for candidate in search.candidates(&flat, rewrite, &ways, options.threads)? {
             let mut module = Arc::unwrap_or_clone(candidate.module);
             search.order(&mut module)?;
             found.push((rewrite.lever, for_all_devices(whole.as_ref(), module)?));
