@@ -254,8 +254,8 @@ pub fn rewrite_among(
     Ok(Rewritten { module, devices, flags, before, steps, free, frontier })
 }
 
-/// What each form of each rewrite, and a half of it, makes of a module by itself, whatever it saves or costs. Tests run all of them, since
-/// [`rewrite`] returns only what it chooses.
+/// What each form of each rewrite, and a half of it, makes of a module by itself, whatever it saves or costs. Tests run all
+/// of them, since [`rewrite`] returns only what it chooses.
 ///
 /// # Errors
 /// See [`RewriteError`].
@@ -548,35 +548,26 @@ impl Search<'_> {
                 goes_on && n_tried < ways.len()
             });
         }
-        let n_whole = priced.len();
-        for (from, attempt) in found.iter().enumerate().skip(first) {
-            let (before, whole) = (&found[0].estimated, &priced[..n_whole]);
-            let (strongest, cheapest) = (smallest(whole, from), self.cheapest(before, attempt, whole, from));
-            let divided = strongest
-                .into_iter()
-                .chain(cheapest.filter(|it| Some(it.1.form) != strongest.map(|it| it.1.form)));
-            let divided: Vec<(usize, Estimated)> =
-                divided.map(|(_, candidate, of)| (candidate.form, *of)).collect();
-            for (form, estimated) in divided {
-                for part in &rewrite.parts {
-                    let part = |n| self.candidates(attempt, rewrite, &[part(&situation, form, n)], threads);
-                    let fitted = self.fitted(before, attempt, estimated, part)?;
-                    priced.extend(fitted.into_iter().map(|(candidate, of)| (from, candidate, of)));
-                }
+        if !rewrite.parts.is_empty() {
+            for (from, attempt) in found.iter().enumerate().skip(first) {
+                let whole = self.divided(&found[0].estimated, attempt, &priced, from);
+                let parts = self.in_part(&found[0].estimated, attempt, rewrite, &whole)?;
+                priced.extend(parts.into_iter().map(|(candidate, estimated)| (from, candidate, estimated)));
             }
         }
         priced.sort_by_key(|(from, ..)| *from);
         Ok(priced)
     }
 
-    /// The form that saves most bytes for its time, of those tried on a program of which a part could fit.
-    fn cheapest<'p>(
+    /// The forms that are done in part: of those tried on a program, that of fewest bytes, and that which saves most bytes for
+    /// its time, if a part of it could fit. With the price of each.
+    fn divided(
         &self,
         before: &Estimated,
         attempt: &Attempt,
-        priced: &'p [(usize, Candidate, Estimated)],
+        priced: &[(usize, Candidate, Estimated)],
         from: usize,
-    ) -> Option<&'p (usize, Candidate, Estimated)> {
+    ) -> Vec<(usize, Estimated)> {
         let now = &attempt.estimated;
         let part = |after: &Estimated| choice::share_that_fits(before, now, after, WHOLE, self.options);
         let saved_for_time = |after: &Estimated| {
@@ -585,11 +576,35 @@ impl Search<'_> {
         };
         let of_program =
             priced.iter().filter(|(of, _, after)| *of == from && part(after).is_some_and(is_part));
-        of_program.max_by(|(.., a), (.., b)| saved_for_time(a).total_cmp(&saved_for_time(b)))
+        let cheapest = of_program.max_by(|(.., a), (.., b)| saved_for_time(a).total_cmp(&saved_for_time(b)));
+        let forms = smallest(priced, from).into_iter().chain(cheapest);
+        let mut forms: Vec<(usize, Estimated)> =
+            forms.map(|(_, candidate, estimated)| (candidate.form, *estimated)).collect();
+        forms.dedup_by_key(|(form, _)| *form);
+        forms
     }
 
-    /// Some parts of a form of a rewrite: as much of it as a limit of bytes asks for, or a limit of time allows,
-    /// if cost and savings grow evenly; each part corrects the one before it.
+    /// Parts of some forms of a rewrite that fit the limits.
+    fn in_part(
+        &self,
+        before: &Estimated,
+        attempt: &Attempt,
+        rewrite: &Rewrite,
+        forms: &[(usize, Estimated)],
+    ) -> Result<Vec<(Candidate, Estimated)>, RewriteError> {
+        let situation = Situation { compiler: self.compiler, is_partitioned: self.spread.is_some() };
+        let mut found = Vec::new();
+        for &(form, whole) in forms {
+            for part in &rewrite.parts {
+                let part = |n| self.candidates(attempt, rewrite, &[part(&situation, form, n)], 1);
+                found.extend(self.fitted(before, attempt, whole, part)?);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Some parts of a form of a rewrite: as much of it as a limit of bytes asks for, or a limit of time allows, if cost and
+    /// savings grow evenly; each part corrects the one before it.
     fn fitted(
         &self,
         before: &Estimated,

@@ -1,7 +1,8 @@
 //! `checkpoint-layers`: does to unrolled programs what `jax.checkpoint` around each layer does.
 //!
 //! The pass finds layers by the values that cross from one to the next. The forward half is ordered such that networks beside
-//! each other come one after the other, and random numbers where they are used. Values that are made before a place and read after it in that half cross this place:
+//! each other come one after the other, and random numbers where they are used. Values that are made before a place and read
+//! after it in that half cross this place:
 //!
 //! ```text
 //!   x ── norm, q, k, v, scores, .. ──► x' ── norm, q, k, v, ..      few bytes cross at x', many at scores

@@ -224,9 +224,7 @@ impl Rewrite {
                 },
             ),
             Rewrite {
-                parts: vec![|_, form, n| checkpointed(form, [0.0, share(n)]), |_, form, n| {
-                    checkpointed(form, [1.0 - share(n), 1.0])
-                }],
+                parts: vec![first_checkpointed, last_checkpointed],
                 ..rewrite(
                     Lever::Checkpoint,
                     "checkpoints of layers",
@@ -346,6 +344,14 @@ fn checkpoints(now: &Situation<'_>) -> Vec<AnyPass> {
 fn checkpointed(form: usize, within: [f64; 2]) -> AnyPass {
     let (borders, saves) = CHECKPOINTS[form];
     CheckpointLayers { borders, saves, within, ..passes::CHECKPOINT_LAYERS }.into()
+}
+
+fn first_checkpointed(_: &Situation<'_>, form: usize, n_parts: u32) -> AnyPass {
+    checkpointed(form, [0.0, share(n_parts)])
+}
+
+fn last_checkpointed(_: &Situation<'_>, form: usize, n_parts: u32) -> AnyPass {
+    checkpointed(form, [1.0 - share(n_parts), 1.0])
 }
 
 fn share(n_parts: u32) -> f64 {
