@@ -54,8 +54,8 @@ pub struct RewriteOptions {
     pub min_saving: f64,
     /// The least share of all bytes that a slower program must save: less may be an error of the estimates.
     pub min_saving_if_slower: f64,
-    /// The least number of bytes to save: in programs of a few hundred kilobytes, the order of small kernels is worth as
-    /// much.
+    /// The least number of bytes to save: in programs of a few kilobytes, rounding to whole allocations is as much as a
+    /// tenth.
     pub min_saved: Bytes,
     /// Programs whose bytes differ by no more than this share are equally small: the faster one is better.
     pub same_bytes: f64,
@@ -99,7 +99,7 @@ impl Default for RewriteOptions {
             rewrites: Rewrite::all(),
             min_saving: 0.1,
             min_saving_if_slower: 0.05,
-            min_saved: Bytes(32 << 10),
+            min_saved: Bytes(16 << 10),
             same_bytes: 0.01,
             most_per_replaced: 2.0,
             width: 12,
