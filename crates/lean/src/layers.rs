@@ -9,10 +9,10 @@
 //! ```
 //!
 //! Layers end at places that few bytes cross, and that recur after similar operations, with much that is kept for the backward
-//! half between them: what makes random numbers recurs as well, but keeps nothing. If there are none, the forward
-//! half is divided into segments of equally many bytes, and each segment ends at the place near its end that the fewest
-//! bytes cross. The values that cross there are saved; the backward half computes all others again, layer by layer
-//! ([`checkpoint`]).
+//! half between them: what makes random numbers recurs as well, but keeps nothing. A border that saves more than its layer
+//! keeps is left out. If there are none, the forward half is divided into segments of equally many bytes, and each segment ends
+//! at the place near its end that the fewest bytes cross. The values that cross there are saved; the backward half computes all
+//! others again, layer by layer ([`checkpoint`]).
 //!
 //! Left alone: programs without a backward half, and all computations but the entry. *Changed* means that a value is
 //! recomputed.
@@ -246,7 +246,22 @@ impl<'a> Forward<'a> {
             }
         }
         networks.sort_unstable();
-        networks.iter().flat_map(|places| places.iter().skip(every - 1).step_by(every)).copied().collect()
+        let places = networks.iter().flat_map(|places| places.iter().skip(every - 1).step_by(every));
+        self.worth_saving(places.copied())
+    }
+
+    /// The places such that between each and the one before it as much is kept as crosses: what crosses a border is saved, and
+    /// the layer before it is not computed again together with the next.
+    fn worth_saving(&self, places: impl Iterator<Item = usize>) -> Vec<usize> {
+        let mut kept_before = 0;
+        let is_worth_it = |&place: &usize| {
+            let is_worth_it = self.kept[place].saturating_sub(kept_before) >= self.crossing[place];
+            if is_worth_it {
+                kept_before = self.kept[place];
+            }
+            is_worth_it
+        };
+        places.filter(is_worth_it).collect()
     }
 
     /// Places where a layer may end: a value that crosses is made right there.
