@@ -208,3 +208,14 @@ pub fn scalar(module: &Module, id: InstructionId) -> Option<Scalar> {
         _ => None,
     }
 }
+
+/// Whether all elements of a value are those of a constant that is zero, only repeated, moved or converted.
+pub fn is_zero(module: &Module, id: InstructionId) -> bool {
+    let mut source = id;
+    while let Op::Broadcast { .. } | Op::Reshape { .. } | Op::Copy | Op::Convert | Op::Transpose { .. } =
+        module.instructions[source].op
+    {
+        source = module.instructions[source].operands[0];
+    }
+    scalar(module, source).is_some_and(|value| value.is_zero())
+}

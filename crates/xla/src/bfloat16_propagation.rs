@@ -21,7 +21,7 @@ use memplan_ir::{
     BinaryOp, Cursor, ElementType, Insert, InstructionId, Module, Names, Op, Precision, PrecisionConfig,
     SecondaryMap, UnaryOp,
 };
-use memplan_rewriter::loops::scalar;
+use memplan_rewriter::loops::is_zero;
 use memplan_rewriter::{Context, PassError, PassFn, call_graph};
 use rustc_hash::FxHashMap;
 
@@ -137,15 +137,10 @@ fn need_of(module: &Module, id: InstructionId, operand: usize) -> Need {
 /// Whether images are compared with zero whose columns are short enough for a word of 32 bits: libtpu keeps the bits instead,
 /// from where the numbers are computed. Here the rounded numbers are compared, which have the same sign.
 fn asks_for_sign(module: &Module, id: InstructionId) -> bool {
-    let is_zero = |&operand: &InstructionId| {
-        let instruction = &module.instructions[operand];
-        let element = if instruction.op.repeats_scalar() { instruction.operands[0] } else { operand };
-        scalar(module, element).is_some_and(|value| value.is_zero())
-    };
     let is_packed = module.plain_array(id).is_some_and(
         |array| matches!(array.dimensions[..], [_, height, _, _] if height <= i64::from(u32::BITS)),
     );
-    is_packed && module.instructions[id].operands.iter().any(is_zero)
+    is_packed && module.instructions[id].operands.iter().any(|&operand| is_zero(module, operand))
 }
 
 /// Whether elements of the result are elements of an operand, or it of others like them.
@@ -261,7 +256,7 @@ fn convert_where_types_meet(
     }
 }
 
-/// Whether an instruction compares two arrays, one of which is narrow.
+/// Whether an instruction compares a narrow operand with another one.
 fn is_compared_with_narrow(
     module: &Module,
     id: InstructionId,

@@ -11,7 +11,7 @@
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{BinaryOp, ComputationId, InstructionId, Module, Op, Shape};
 use memplan_rewriter::cost::{self, CostClass};
-use memplan_rewriter::loops::scalar;
+use memplan_rewriter::loops::{is_zero, scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::{SmallVec, smallvec};
 
@@ -157,17 +157,6 @@ fn starts_at_zero(module: &Module, id: InstructionId) -> bool {
         Op::Reduce { .. } => is_zero(module, instruction.operands[1]),
         Op::Scatter(_) => is_zero(module, instruction.operands[0]),
         _ => true,
-    }
-}
-
-/// Whether all elements of a value are zero.
-pub(super) fn is_zero(module: &Module, id: InstructionId) -> bool {
-    let instruction = &module.instructions[id];
-    match instruction.op {
-        Op::Broadcast { .. } | Op::Reshape { .. } | Op::Copy | Op::Convert | Op::Transpose { .. } => {
-            is_zero(module, instruction.operands[0])
-        }
-        _ => scalar(module, id).is_some_and(|value| value.is_zero()),
     }
 }
 

@@ -2,10 +2,11 @@
 //! the sum.
 
 use memplan_ir::{ArrayShape, BinaryOp, InstructionId, Module, Op, UnaryOp};
+use memplan_rewriter::loops::is_zero;
 use memplan_rewriter::plain_combiner;
 use smallvec::SmallVec;
 
-use super::labels::{Label, Needs, is_zero};
+use super::labels::{Label, Needs};
 use memplan_rewriter::rows::{Outcome, Rows, Treatment};
 
 /// The treatment of an instruction that adds up the rows of an operand, beside reductions and products: the gradient of a
