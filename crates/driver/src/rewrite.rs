@@ -15,6 +15,7 @@
 
 mod choice;
 mod list;
+mod part;
 
 use std::sync::Arc;
 
@@ -30,12 +31,6 @@ use memplan_passes::{AnyPass, Context, OfOneDevice, Pass, PassError, Pipeline, R
 use memplan_plan_hlo::ScheduleOptions;
 
 pub use list::{Forms, Lever, NoLever, Rewrite, Situation};
-
-/// All of a form, in the units of [`Rewrite::parts`].
-const WHOLE: u32 = passes::OffloadRows::WHOLE;
-
-/// How often a part of a form is corrected.
-const MOST_FITTED: usize = 3;
 
 /// The goal, and how to reach it.
 #[derive(Clone, Debug)]
@@ -254,8 +249,8 @@ pub fn rewrite_among(
     Ok(Rewritten { module, devices, flags, before, steps, free, frontier })
 }
 
-/// What each form of each rewrite, and a half of it, makes of a module by itself, whatever it saves or costs. Tests run all
-/// of them, since [`rewrite`] returns only what it chooses.
+/// The modules that each form of each rewrite makes of a module by itself, whole and to a half, whatever they save or cost.
+/// Tests run all of them, since [`rewrite`] returns only the one that it chooses.
 ///
 /// # Errors
 /// See [`RewriteError`].
@@ -272,12 +267,12 @@ pub fn each_alone(
     let search = Search { compiler, of_compiler, machine: &machine, options, spread, prices };
     let estimated = search.price_as_it_is(module.clone())?;
     let flat = Attempt { module: Arc::new(search.flatten(&module)?), estimated, steps: Vec::new() };
-    let situation = Situation { compiler, is_partitioned: search.spread.is_some() };
+    let situation = search.situation();
     let mut found = Vec::new();
     for rewrite in &options.rewrites {
         let mut ways = (rewrite.ways)(&situation);
         let n_forms = ways.len();
-        let halves = |form| rewrite.parts.iter().map(move |part| part(&situation, form, WHOLE / 2));
+        let halves = |form| rewrite.parts.iter().map(move |part| part(&situation, form, part::WHOLE / 2));
         ways.extend((0..n_forms).flat_map(halves));
         for candidate in search.candidates(&flat, rewrite, &ways, options.threads)? {
             let mut module = Arc::unwrap_or_clone(candidate.module);
@@ -389,6 +384,10 @@ enum Try<'a> {
 }
 
 impl Search<'_> {
+    fn situation(&self) -> Situation<'_> {
+        Situation { compiler: self.compiler, is_partitioned: self.spread.is_some() }
+    }
+
     /// Prices a valid module.
     fn price_as_it_is(&self, module: Module) -> Result<Estimated, RewriteError> {
         let Search { compiler, of_compiler, machine, spread, .. } = self;
@@ -511,7 +510,7 @@ impl Search<'_> {
         found: &[Attempt],
         rewrite: &Rewrite,
     ) -> Result<Vec<(usize, Candidate, Estimated)>, RewriteError> {
-        let situation = Situation { compiler: self.compiler, is_partitioned: self.spread.is_some() };
+        let situation = self.situation();
         let ways = (rewrite.ways)(&situation);
         let threads = parallel::affordable(self.options.threads, &found[0].module);
         let mut priced: Vec<(usize, Candidate, Estimated)> = Vec::new();
@@ -550,80 +549,12 @@ impl Search<'_> {
         }
         if !rewrite.parts.is_empty() {
             for (from, attempt) in found.iter().enumerate().skip(first) {
-                let whole = self.divided(&found[0].estimated, attempt, &priced, from);
-                let parts = self.in_part(&found[0].estimated, attempt, rewrite, &whole)?;
+                let parts = self.in_part(&found[0].estimated, attempt, rewrite, &priced, from)?;
                 priced.extend(parts.into_iter().map(|(candidate, estimated)| (from, candidate, estimated)));
             }
         }
         priced.sort_by_key(|(from, ..)| *from);
         Ok(priced)
-    }
-
-    /// The forms that are done in part: of those tried on a program, that of fewest bytes, and that which saves most bytes for
-    /// its time, if a part of it could fit. With the price of each.
-    fn divided(
-        &self,
-        before: &Estimated,
-        attempt: &Attempt,
-        priced: &[(usize, Candidate, Estimated)],
-        from: usize,
-    ) -> Vec<(usize, Estimated)> {
-        let now = &attempt.estimated;
-        let part = |after: &Estimated| choice::share_that_fits(before, now, after, WHOLE, self.options);
-        let saved_for_time = |after: &Estimated| {
-            let saved = now.price.total.0 as f64 - after.price.total.0 as f64;
-            saved / (after.price.seconds - now.price.seconds).max(f64::MIN_POSITIVE)
-        };
-        let of_program =
-            priced.iter().filter(|(of, _, after)| *of == from && part(after).is_some_and(is_part));
-        let cheapest = of_program.max_by(|(.., a), (.., b)| saved_for_time(a).total_cmp(&saved_for_time(b)));
-        let forms = smallest(priced, from).into_iter().chain(cheapest);
-        let mut forms: Vec<(usize, Estimated)> =
-            forms.map(|(_, candidate, estimated)| (candidate.form, *estimated)).collect();
-        forms.dedup_by_key(|(form, _)| *form);
-        forms
-    }
-
-    /// Parts of some forms of a rewrite that fit the limits.
-    fn in_part(
-        &self,
-        before: &Estimated,
-        attempt: &Attempt,
-        rewrite: &Rewrite,
-        forms: &[(usize, Estimated)],
-    ) -> Result<Vec<(Candidate, Estimated)>, RewriteError> {
-        let situation = Situation { compiler: self.compiler, is_partitioned: self.spread.is_some() };
-        let mut found = Vec::new();
-        for &(form, whole) in forms {
-            for part in &rewrite.parts {
-                let part = |n| self.candidates(attempt, rewrite, &[part(&situation, form, n)], 1);
-                found.extend(self.fitted(before, attempt, whole, part)?);
-            }
-        }
-        Ok(found)
-    }
-
-    /// Some parts of a form of a rewrite: as much of it as a limit of bytes asks for, or a limit of time allows, if cost and
-    /// savings grow evenly; each part corrects the one before it.
-    fn fitted(
-        &self,
-        before: &Estimated,
-        attempt: &Attempt,
-        whole: Estimated,
-        part: impl Fn(u32) -> Result<Vec<Candidate>, RewriteError>,
-    ) -> Result<Vec<(Candidate, Estimated)>, RewriteError> {
-        let mut fitted = Vec::new();
-        let mut tried = (WHOLE, whole);
-        for _ in 0..MOST_FITTED {
-            let (n, estimated) = tried;
-            let share = choice::share_that_fits(before, &attempt.estimated, &estimated, n, self.options);
-            let Some(n) = share.filter(|&next| next != n && is_part(next)) else { break };
-            let Some(candidate) = part(n)?.pop() else { break };
-            let estimated = self.price(Module::clone(&candidate.module))?;
-            fitted.push((candidate, estimated));
-            tried = (n, estimated);
-        }
-        Ok(fitted)
     }
 
     /// Whether nothing more is tried on the program without any rewrite: it is large, and another one beats it.
@@ -794,11 +725,6 @@ struct Candidate {
     form: usize,
     /// The reports of the passes that rewrote it.
     reports: Vec<Report>,
-}
-
-/// Whether so many parts are some, but not all.
-fn is_part(n: u32) -> bool {
-    (1..WHOLE).contains(&n)
 }
 
 /// The form of fewest bytes that was tried on a program.

@@ -166,7 +166,9 @@ impl Module {
                 let mut before = instruction.operands.iter().chain(&instruction.control_predecessors);
                 match before.nth(next) {
                     Some(&operand) => {
-                        waiting.insert(id);
+                        if next == 0 {
+                            waiting.insert(id);
+                        }
                         stack.push((id, next + 1));
                         if !placed.contains(&operand) {
                             let name = &self.instructions[operand].name;

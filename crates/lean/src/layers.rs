@@ -309,9 +309,9 @@ const STRETCHES: u64 = 8;
 /// Places count as crossed by few bytes up to this part above the fewest.
 const FEW: u64 = 4;
 
-/// The forward half, each instruction right after what it needs and right before what needs it: a depth-first walk from each
-/// result, the one that most leads to first, so that networks beside each other come one after the other, and random numbers
-/// where they are used. Then what only the backward half reads, behind its last operand.
+/// The instructions of the forward half in the order of a depth-first walk from the deepest result, so that networks beside
+/// each other come one after the other, and random numbers where they are used. Each of the others, which only the backward
+/// half reads, follows its last operand.
 fn forward_in_order(module: &Module, phases: &Phases) -> Vec<InstructionId> {
     let entry = &module.entry_computation().instructions;
     let is_forward = |id: InstructionId| phases.of(id) == Phase::Forward;

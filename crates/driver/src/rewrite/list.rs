@@ -317,22 +317,17 @@ fn pinned(now: &Situation<'_>) -> Vec<AnyPass> {
     if chooses { vec![Static(&passes::PIN_LAYOUTS)] } else { Vec::new() }
 }
 
-/// Layers, and what is saved within each.
-const CHECKPOINTS: [(Borders, Saves); 8] = {
-    const fn of_layers(every: usize) -> Borders {
-        Borders::Alike { every }
-    }
-    [
-        (of_layers(1), Saves::Nothing),
-        (of_layers(2), Saves::Nothing),
-        (Borders::Segments(32), Saves::Nothing),
-        (Borders::Segments(8), Saves::Nothing),
-        (of_layers(1), Saves::DotsWithNoBatchDims),
-        (of_layers(1), Saves::Dots),
-        (Borders::Segments(1), Saves::DotsWithNoBatchDims),
-        (Borders::Segments(1), Saves::Dots),
-    ]
-};
+/// The forms of checkpoints: where layers end, and what is saved within a layer.
+const CHECKPOINTS: [(Borders, Saves); 8] = [
+    (Borders::Alike { every: 1 }, Saves::Nothing),
+    (Borders::Alike { every: 2 }, Saves::Nothing),
+    (Borders::Segments(32), Saves::Nothing),
+    (Borders::Segments(8), Saves::Nothing),
+    (Borders::Alike { every: 1 }, Saves::DotsWithNoBatchDims),
+    (Borders::Alike { every: 1 }, Saves::Dots),
+    (Borders::Segments(1), Saves::DotsWithNoBatchDims),
+    (Borders::Segments(1), Saves::Dots),
+];
 
 /// Only where the compiler keeps barriers until the recomputed values cannot be merged with the original ones.
 fn checkpoints(now: &Situation<'_>) -> Vec<AnyPass> {
@@ -355,7 +350,7 @@ fn last_checkpointed(_: &Situation<'_>, form: usize, n_parts: u32) -> AnyPass {
 }
 
 fn share(n_parts: u32) -> f64 {
-    f64::from(n_parts) / f64::from(super::WHOLE)
+    f64::from(n_parts) / f64::from(super::part::WHOLE)
 }
 
 /// Expensive products and all that is cheap, then what is cheap alone, then that in the first half or quarter of the program

@@ -92,14 +92,14 @@ impl<'s, 'a> Search<'s, 'a> {
         let mut search = Search {
             grouper,
             rules,
-            operations: Vec::with_capacity(n),
+            operations: Vec::new(),
             kernels: Vec::with_capacity(n),
             readers: vec![SmallVec::new(); n],
             priorities: vec![None; n],
             queue: BTreeSet::new(),
             steps: 0,
         };
-        search.operations.extend(listed.iter().map(|&id| search.operation(id)).collect::<Vec<_>>());
+        search.operations = listed.iter().map(|&id| search.operation(id)).collect();
         for (place, &id) in (0..).zip(listed) {
             let kernel = search.is_kernel(id).then(|| search.kernel_of(id));
             let reads = kernel.iter().flat_map(|kernel| &kernel.reads);
