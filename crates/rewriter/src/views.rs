@@ -1,6 +1,6 @@
 //! Orders of dimensions in which a transpose or reshape moves nothing.
 
-use memplan_ir::{ArrayShape, Dimensions, GatherDimensions, Op, Shape};
+use memplan_ir::{ArrayShape, Dimensions, GatherDimensions, Op, ScatterDimensions, Shape};
 use memplan_memory::{Bytes, Target};
 
 use crate::cost;
@@ -83,18 +83,32 @@ pub fn common_runs(from: &[i64], to: &[i64]) -> Option<Vec<(Vec<i64>, Vec<i64>)>
     Some(runs)
 }
 
+/// Most runs of dimensions whose orders are all tried.
+const MOST_RUNS: usize = 5;
+
 /// The dimensions whose extent is one.
 pub fn unit_dimensions(array: &ArrayShape) -> Vec<i64> {
     (0..).zip(&array.dimensions).filter(|&(_, &extent)| extent == 1).map(|(d, _)| d).collect()
 }
 
 /// How many times as many bytes a table of rows may take with its rows in lanes. libtpu copies tables of 64 features (twice the
-/// bytes) and of 64 by 3 (2.7 times), and reads tables of 40 features (3.2 times) and of 16 as they lie.
-const MOST_PADDING_OF_ROWS: u64 = 3;
+/// bytes), and reads tables of 48 features (2.7 times), of 40 and of 16 as they lie.
+const MOST_PADDING_OF_ROWS: u64 = 2;
 
 /// The bytes that a table may take with its rows in lanes, however many times its own that is: libtpu copies 294,912 rows of 16
 /// floats (144 MiB), and reads 393,216 (192 MiB) as they lie.
 const FEW_BYTES_OF_ROWS: Bytes = Bytes(160 << 20);
+
+/// The bytes by which a sum may grow with its rows in lanes, however many times its own that is, if few rows are added up:
+/// libtpu adds 4,096 rows of 16 floats to 1,048,576 in lanes (448 MiB more), and to 1,179,648 as they lie (504 MiB more).
+const FEW_MORE_BYTES_OF_SUMS: Bytes = Bytes(448 << 20);
+
+/// The bytes that a sum may take with its rows in lanes if many rows are added up: libtpu adds 131,072 rows of 2 floats to
+/// 1,500,000 in lanes (732 MiB), and to 1,750,000 as they lie (854 MiB).
+const FEW_BYTES_OF_SUMS: Bytes = Bytes(768 << 20);
+
+/// The most rows that are few.
+const FEW_ROWS: i64 = 4096;
 
 /// Whether libtpu looks rows up in lanes. It reads tables as they lie that would take far more bytes, and then writes the rows as
 /// they lie, too.
@@ -106,6 +120,38 @@ pub fn looks_up_in_lanes(table: &ArrayShape, lookup: &GatherDimensions, machine:
         let after = machine.size_of(&way);
         after <= FEW_BYTES_OF_ROWS || after.0 <= before.0.saturating_mul(MOST_PADDING_OF_ROWS)
     })
+}
+
+/// How libtpu adds rows up.
+pub enum Summed {
+    /// With rows in lanes, which takes no more bytes.
+    Anyway,
+    /// With rows in lanes, which takes more bytes.
+    InLanes(Shape),
+    /// As the sums lie: with rows in lanes they would take far more bytes.
+    AsTheyLie,
+}
+
+/// How libtpu adds up the rows of an array of updates.
+pub fn summed_in_lanes(
+    sums: &ArrayShape,
+    updates: &ArrayShape,
+    scatter: &ScatterDimensions,
+    machine: &Target,
+) -> Summed {
+    let is_indexed = |d: i64| {
+        scatter.scatter_dims_to_operand_dims.contains(&d) || scatter.input_batching_dims.contains(&d)
+    };
+    let Some(way) = rows_in_lanes(sums, &is_indexed, machine) else { return Summed::Anyway };
+    let [before, after] = [&Shape::Array(sums.clone()), &way].map(|shape| machine.size_of(shape));
+    let is_row = |d: &i64| !scatter.update_window_dims.contains(d);
+    let n_rows: i64 =
+        (0..updates.rank() as i64).filter(is_row).map(|d| updates.dimensions[d as usize]).product();
+    let is_little = match n_rows > FEW_ROWS {
+        true => after <= FEW_BYTES_OF_SUMS,
+        false => after.saturating_sub(before) <= FEW_MORE_BYTES_OF_SUMS,
+    };
+    if is_little || after.0 < before.0.saturating_mul(2) { Summed::InLanes(way) } else { Summed::AsTheyLie }
 }
 
 /// An array from which rows are looked up, or into which they are written, with rows in lanes, where that takes more bytes: tiles
@@ -132,4 +178,39 @@ pub fn rows_in_lanes(
     });
     let way = ways.min_by_key(bytes)?;
     (bytes(&way) > bytes(&Shape::Array(array.clone()))).then_some(way)
+}
+
+/// The layouts of the operand and the result of a reshape that is no view, as libtpu lays them out while it runs: those of the
+/// fewest bytes in which merged or split dimensions are in row-major order. `None` for more than [`MOST_RUNS`] runs of
+/// dimensions, and on machines without tiles.
+pub fn reshaped_by_rows(operand: &ArrayShape, result: &ArrayShape, machine: &Target) -> Option<[Shape; 2]> {
+    let is_tiled = |array: &ArrayShape| array.layout.as_ref().is_some_and(|layout| !layout.tiles.is_empty());
+    let runs = common_runs(&operand.dimensions, &result.dimensions)?;
+    if !is_tiled(operand) || !is_tiled(result) || runs.len() > MOST_RUNS {
+        return None;
+    }
+    let laid_out = |array: &ArrayShape, mut order: Vec<i64>| {
+        order.extend(unit_dimensions(array));
+        Shape::Array(ArrayShape { layout: Some(machine.layout_with_order(array, &order)), ..array.clone() })
+    };
+    let ways = orders(runs.len()).into_iter().map(|order| {
+        let from = order.iter().flat_map(|&at| runs[at].0.iter().rev().copied());
+        let to = order.iter().flat_map(|&at| runs[at].1.iter().rev().copied());
+        [laid_out(operand, from.collect()), laid_out(result, to.collect())]
+    });
+    let bytes = |shape: &Shape| machine.size_of(shape);
+    ways.min_by_key(|[from, to]| bytes(from).saturating_add(bytes(to)))
+}
+
+/// All orders of the numbers below `n`.
+fn orders(n: usize) -> Vec<Vec<usize>> {
+    let Some(last) = n.checked_sub(1) else { return vec![Vec::new()] };
+    let with_last = |order: Vec<usize>| {
+        (0..n).map(move |at| {
+            let mut order = order.clone();
+            order.insert(at, last);
+            order
+        })
+    };
+    orders(last).into_iter().flat_map(with_last).collect()
 }

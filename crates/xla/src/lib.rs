@@ -55,6 +55,7 @@ mod dot_decomposer;
 mod dot_merger;
 mod dot_strength_reduction;
 mod fft_expander;
+mod flat_scatter;
 mod float_normalization;
 mod fusions;
 mod gather_simplifier;
@@ -107,6 +108,7 @@ pub use dot_decomposer::{DOT_DECOMPOSER, MATRIX_VECTOR_PRODUCTS, TRANSPOSE_FOLDI
 pub use dot_merger::{DOT_MERGER, DotMerger, DotMergerRules};
 pub use dot_strength_reduction::{DOT_STRENGTH_REDUCTION, DotStrengthReduction, DotStrengthReductionRules};
 pub use fft_expander::FFT_EXPANDER;
+pub use flat_scatter::FLAT_SCATTER;
 pub use float_normalization::{FLOAT_NORMALIZATION, FloatNormalization};
 pub use gather_simplifier::GATHER_SIMPLIFIER;
 pub use gemm_workspace::{GEMM_WORKSPACE, GemmWorkspace, GemmWorkspaceRules};

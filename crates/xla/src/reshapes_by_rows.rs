@@ -10,16 +10,17 @@
 //! short and in lanes, it takes 128 lanes: above, 6 MB become 256. A dimension that the reshape does not change may be
 //! in lanes instead. libtpu chooses the order of dimensions in which operand and result need the fewest bytes together.
 //!
-//! Scatters and products of batches read and write arrays with rows in lanes, however many bytes these take, and lookups do
-//! unless the table takes far more ([`looks_up_in_lanes`]).
+//! Products of batches read arrays with rows in lanes, however many bytes these take; lookups and scatters do unless the table
+//! takes far more ([`looks_up_in_lanes`], [`summed_in_lanes`]).
 //!
-//! Left alone: operations that need no more bytes, reshapes of more than [`MOST_RUNS`] runs of dimensions, and machines
-//! without tiles. *Changed* means that there is a new copy.
+//! Left alone: operations that need no more bytes, and machines without tiles. *Changed* means that there is a new copy.
 
 use memplan_ir::{ArrayShape, DotOperand, InstructionId, Module, Names, Op, Shape, Users, copy_into};
 use memplan_memory::Target;
-use memplan_rewriter::views::{common_runs, looks_up_in_lanes, rows_in_lanes, unit_dimensions};
+use memplan_rewriter::rows::is_repetition;
+use memplan_rewriter::views::{Summed, looks_up_in_lanes, reshaped_by_rows, rows_in_lanes, summed_in_lanes};
 use memplan_rewriter::{Context, PassError, PassFn, call_graph, cost};
+use rustc_hash::FxHashSet;
 
 /// The pass.
 pub const RESHAPES_BY_ROWS: PassFn = PassFn {
@@ -28,24 +29,22 @@ pub const RESHAPES_BY_ROWS: PassFn = PassFn {
     run,
 };
 
-/// Most runs of dimensions whose orders are all tried.
-const MOST_RUNS: usize = 5;
-
 fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
+    let users = Users::new(module);
+    let updates = updates_of_sums(module, &users);
     let grows = |id| {
         padded(module, id, context.target).is_some_and(|ways| ways.iter().any(Option::is_some))
-            || looked_up(module, id, context.target).is_some()
+            || looked_up(module, id, &updates, context.target).is_some()
     };
     if !module.instructions.keys().any(grows) {
         return Ok(false);
     }
     let graph = call_graph(module, RESHAPES_BY_ROWS.name)?;
-    let users = Users::new(module);
     let mut names = Names::new(module);
     let mut changed = false;
     for &computation in graph.sequential() {
         module.edit_in_order(computation, |module, id| {
-            if let Some(wanted) = looked_up(module, id, context.target) {
+            if let Some(wanted) = looked_up(module, id, &updates, context.target) {
                 changed = true;
                 let usual = module.shape(id).clone();
                 for (at, shape) in wanted.operands {
@@ -89,29 +88,12 @@ fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
 fn padded(module: &Module, id: InstructionId, target: &Target) -> Option<[Option<Shape>; 2]> {
     let instruction = &module.instructions[id];
     let Op::Reshape { .. } = instruction.op else { return None };
-    let arrays = [instruction.operands[0], id].map(|id| module.shape(id).as_array());
-    let [Some(operand), Some(result)] = arrays else { return None };
-    let is_tiled = |array: &ArrayShape| array.layout.as_ref().is_some_and(|layout| !layout.tiles.is_empty());
-    if !is_tiled(operand) || !is_tiled(result) || cost::moves_no_bytes(module, id) {
+    let [operand, result] = [instruction.operands[0], id].map(|id| module.shape(id));
+    if cost::moves_no_bytes(module, id) {
         return None;
     }
-    let runs = common_runs(&operand.dimensions, &result.dimensions)?;
-    if runs.len() > MOST_RUNS {
-        return None;
-    }
-    let laid_out = |array: &ArrayShape, mut order: Vec<i64>| {
-        order.extend(unit_dimensions(array));
-        Shape::Array(ArrayShape { layout: Some(target.layout_with_order(array, &order)), ..array.clone() })
-    };
-    let ways = orders(runs.len()).into_iter().map(|order| {
-        let from = order.iter().flat_map(|&at| runs[at].0.iter().rev().copied());
-        let to = order.iter().flat_map(|&at| runs[at].1.iter().rev().copied());
-        [laid_out(operand, from.collect()), laid_out(result, to.collect())]
-    });
-    let bytes = |shape: &Shape| target.size_of(shape);
-    let [from, to] = ways.min_by_key(|[from, to]| bytes(from).saturating_add(bytes(to)))?;
-    let larger =
-        |way: Shape, array: &ArrayShape| (bytes(&way) > bytes(&Shape::Array(array.clone()))).then_some(way);
+    let [from, to] = reshaped_by_rows(operand.as_array()?, result.as_array()?, target)?;
+    let larger = |way: Shape, usual: &Shape| (target.size_of(&way) > target.size_of(usual)).then_some(way);
     Some([larger(from, operand), larger(to, result)])
 }
 
@@ -121,8 +103,30 @@ struct ByRows {
     result: Option<Shape>,
 }
 
-/// The layouts of operands and result of a lookup, or of a product of batches, where rows in lanes take more bytes than usual.
-fn looked_up(module: &Module, id: InstructionId, target: &Target) -> Option<ByRows> {
+/// What is computed element by element from sums of rows in the layout of these.
+fn updates_of_sums(module: &Module, users: &Users) -> FxHashSet<InstructionId> {
+    let is_sum = |id: &InstructionId| matches!(module.instructions[*id].op, Op::Scatter(_));
+    let mut open: Vec<InstructionId> = module.instructions.keys().filter(is_sum).collect();
+    let mut found = FxHashSet::default();
+    while let Some(id) = open.pop() {
+        for &user in users.of(id) {
+            let is_alike = module.shape(user) == module.shape(id);
+            if is_alike && cost::is_pointwise(module, user) && found.insert(user) {
+                open.push(user);
+            }
+        }
+    }
+    found
+}
+
+/// The layouts of operands and result of a lookup, of a product of batches, or of an update with sums of rows, where rows in
+/// lanes take more bytes than usual.
+fn looked_up(
+    module: &Module,
+    id: InstructionId,
+    updates: &FxHashSet<InstructionId>,
+    target: &Target,
+) -> Option<ByRows> {
     let instruction = &module.instructions[id];
     let array = |at: usize| module.shape(instruction.operands[at]).as_array();
     let rows =
@@ -139,10 +143,11 @@ fn looked_up(module: &Module, id: InstructionId, target: &Target) -> Option<ByRo
             }
         }
         Op::Scatter(numbers) if instruction.operands.len() == 3 => {
-            let is_indexed = |d: i64| {
-                numbers.scatter_dims_to_operand_dims.contains(&d) || numbers.input_batching_dims.contains(&d)
+            let updated = match summed_in_lanes(array(0)?, array(2)?, numbers, target) {
+                Summed::Anyway => None,
+                Summed::InLanes(shape) => Some(shape),
+                Summed::AsTheyLie => return None,
             };
-            let updated = rows(array(0)?, &is_indexed);
             let updates = rows(array(2)?, &|d| !numbers.update_window_dims.contains(&d));
             let operands = [updated.clone().map(|shape| (0, shape)), updates.map(|shape| (2, shape))];
             ByRows { operands: operands.into_iter().flatten().collect(), result: updated }
@@ -159,20 +164,19 @@ fn looked_up(module: &Module, id: InstructionId, target: &Target) -> Option<ByRo
             let operands = [(0, DotOperand::Lhs), (1, DotOperand::Rhs)];
             ByRows { operands: operands.into_iter().filter_map(operand).collect(), result: None }
         }
+        _ if updates.contains(&id) => {
+            let order = module.shape(id).as_array()?.minor_to_major();
+            let across = |at: usize| {
+                let operand =
+                    array(at).filter(|operand| operand.minor_to_major().first() != order.first())?;
+                let is_own = !is_repetition(&module.instructions[instruction.operands[at]].op);
+                let layout = Some(target.layout_with_order(operand, &order));
+                is_own.then(|| (at, Shape::Array(ArrayShape { layout, ..operand.clone() })))
+            };
+            let operands = (0..instruction.operands.len()).filter_map(across).collect();
+            ByRows { operands, result: None }
+        }
         _ => return None,
     };
     (!found.operands.is_empty() || found.result.is_some()).then_some(found)
-}
-
-/// All orders of the numbers below `n`.
-fn orders(n: usize) -> Vec<Vec<usize>> {
-    let Some(last) = n.checked_sub(1) else { return vec![Vec::new()] };
-    let with_last = |order: Vec<usize>| {
-        (0..n).map(move |at| {
-            let mut order = order.clone();
-            order.insert(at, last);
-            order
-        })
-    };
-    orders(last).into_iter().flat_map(with_last).collect()
 }

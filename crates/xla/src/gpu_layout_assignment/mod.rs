@@ -15,6 +15,7 @@
 //! *Changed* means that an array is in another order.
 
 mod constraints;
+mod orders;
 mod physical;
 
 use memplan_ir::Module;

@@ -12,7 +12,7 @@ use memplan_rewriter::views::inverse;
 use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 
-use super::constraints::{Leaves, Order, Orders, aligned, is_unusual, row_major};
+use super::orders::{Leaves, Order, Orders, aligned, is_unusual, row_major};
 
 /// Gives every array its order.
 pub(super) fn put_in_order(module: &mut Module, orders: Orders) {

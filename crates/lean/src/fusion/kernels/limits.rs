@@ -53,7 +53,10 @@ impl Grouper<'_> {
         if self.has_control_dependencies(id) {
             return Err(Verdict::Control);
         }
-        if self.is_padding_copy(id) {
+        if self.moves_sums(id) {
+            return Err(Verdict::Producer(Opcode::Reshape));
+        }
+        if self.is_padding_copy(id) || self.is_compacting_copy(id) && self.is_computed_from_sums(id) {
             return Err(Verdict::Padded);
         }
         Ok(class)
@@ -70,9 +73,49 @@ impl Grouper<'_> {
     /// Whether an instruction copies an array into a layout that takes more bytes. The reader that requires that layout
     /// reads those bytes.
     fn is_padding_copy(&self, id: InstructionId) -> bool {
+        self.bytes_copied(id).is_some_and(|copied| copied < self.bytes[id])
+    }
+
+    /// Whether an instruction copies an array out of a layout that takes more bytes. The maker that requires that layout
+    /// writes those bytes.
+    fn is_compacting_copy(&self, id: InstructionId) -> bool {
+        self.bytes_copied(id).is_some_and(|copied| copied > self.bytes[id])
+    }
+
+    /// Whether an instruction is a reshape that moves sums of rows, or what is computed from them element by element, between
+    /// tiles.
+    fn moves_sums(&self, id: InstructionId) -> bool {
+        let instruction = &self.module.instructions[id];
+        matches!(instruction.op, Op::Reshape { .. })
+            && self.target.fusion.dot.windows_outside_tiles
+            && !cost::moves_no_bytes(self.module, id)
+            && self.is_computed_from_sums(instruction.operands[0])
+    }
+
+    /// Whether a value is what a scatter adds up, beginning with one number everywhere, or computed from that element by element.
+    fn is_computed_from_sums(&self, mut id: InstructionId) -> bool {
+        loop {
+            let instruction = &self.module.instructions[id];
+            if let Op::Scatter(_) = instruction.op {
+                return self.arrays_read(instruction.operands[0]).next().is_none();
+            }
+            let mut read = self.arrays_read(id);
+            match (read.next(), read.next()) {
+                (Some(operand), None)
+                    if cost::is_pointwise(self.module, id) || instruction.op == Op::Copy =>
+                {
+                    id = operand;
+                }
+                _ => return false,
+            }
+        }
+    }
+
+    /// The bytes that an instruction reads, if it copies.
+    fn bytes_copied(&self, id: InstructionId) -> Option<u64> {
         let instruction = &self.module.instructions[id];
         let copied = || cost::result_bytes(self.module, self.target, instruction.operands[0]);
-        instruction.op == Op::Copy && self.bytes[id] > copied()
+        (instruction.op == Op::Copy).then(copied)
     }
 
     /// Whether every user is in a kernel, and reads the value in a way that kernels can.
@@ -89,6 +132,12 @@ impl Grouper<'_> {
             }
             if updated_operands(instruction).contains(&id) {
                 return Err(Verdict::UpdatedInPlace(opcode));
+            }
+            if self.moves_sums(user) {
+                return Err(Verdict::Consumer(opcode));
+            }
+            if self.is_compacting_copy(user) && self.arrays_read(id).next().is_some() {
+                return Err(Verdict::Padded);
             }
             let rules = &self.target.fusion;
             let is_in_memory = match opcode {
