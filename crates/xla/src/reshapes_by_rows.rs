@@ -11,7 +11,8 @@
 //! in lanes instead. libtpu chooses the order of dimensions in which operand and result need the fewest bytes together.
 //!
 //! Products of batches read arrays with rows in lanes, however many bytes these take; lookups and scatters do unless the table
-//! takes far more ([`looks_up_in_lanes`], [`summed_in_lanes`]).
+//! takes far more ([`looks_up_in_lanes`], [`summed_in_lanes`]). What is computed from such sums element by element has the same
+//! dimension in lanes, and other arrays that it is computed from are copied.
 //!
 //! Left alone: operations that need no more bytes, and machines without tiles. *Changed* means that there is a new copy.
 
@@ -103,9 +104,13 @@ struct ByRows {
     result: Option<Shape>,
 }
 
-/// What is computed element by element from sums of rows in the layout of these.
+/// What is computed element by element from sums of rows that begin equal, in the layout of these.
 fn updates_of_sums(module: &Module, users: &Users) -> FxHashSet<InstructionId> {
-    let is_sum = |id: &InstructionId| matches!(module.instructions[*id].op, Op::Scatter(_));
+    let is_sum = |id: &InstructionId| {
+        let instruction = &module.instructions[*id];
+        matches!(instruction.op, Op::Scatter(_))
+            && is_repetition(&module.instructions[instruction.operands[0]].op)
+    };
     let mut open: Vec<InstructionId> = module.instructions.keys().filter(is_sum).collect();
     let mut found = FxHashSet::default();
     while let Some(id) = open.pop() {
