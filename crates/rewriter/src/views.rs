@@ -180,6 +180,21 @@ pub fn rows_in_lanes(
     (bytes(&way) > bytes(&Shape::Array(array.clone()))).then_some(way)
 }
 
+/// The array in the layout that takes the fewest bytes of those whose tiles cover a dimension of each list.
+///
+/// # Panics
+/// If a list is empty.
+pub fn outside_tiles(array: &ArrayShape, [rows, columns]: &[Vec<i64>; 2], machine: &Target) -> Shape {
+    let pairs = rows.iter().flat_map(|&row| columns.iter().map(move |&column| [column, row]));
+    let laid_out = |pair: [i64; 2]| {
+        let others = (0..array.rank() as i64).rev().filter(|d| !pair.contains(d));
+        let order: Vec<i64> = pair.into_iter().chain(others).collect();
+        Shape::Array(ArrayShape { layout: Some(machine.layout_with_order(array, &order)), ..array.clone() })
+    };
+    let ways = pairs.flat_map(|[a, b]| [laid_out([a, b]), laid_out([b, a])]);
+    ways.min_by_key(|way| machine.size_of(way)).expect("neither list is empty")
+}
+
 /// The layouts of the operand and the result of a reshape that is no view, as libtpu lays them out while it runs: those of the
 /// fewest bytes in which merged or split dimensions are in row-major order. `None` for more than [`MOST_RUNS`] runs of
 /// dimensions, and on machines without tiles.

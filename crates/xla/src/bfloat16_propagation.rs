@@ -18,8 +18,8 @@
 
 use memplan_analysis::{CallGraph, Dataflow, ValueId, ValueKind, dataflow};
 use memplan_ir::{
-    BinaryOp, Cursor, ElementType, Insert, InstructionId, Module, Names, Op, Precision, PrecisionConfig,
-    SecondaryMap, UnaryOp,
+    BinaryOp, Cursor, ElementType, Insert, Instruction, InstructionId, Module, Names, Op, Precision,
+    PrecisionConfig, SecondaryMap, UnaryOp,
 };
 use memplan_rewriter::loops::is_zero;
 use memplan_rewriter::{Context, PassError, PassFn, call_graph};
@@ -36,7 +36,10 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     let graph = call_graph(module, BFLOAT16_PROPAGATION.name)?;
     let flow = dataflow(module, &graph);
     let narrow = narrow_values(module, &graph, &flow);
-    if !narrow.values().any(|is_narrow| *is_narrow) {
+    let loads_wide = |(id, instruction): (InstructionId, &Instruction)| {
+        instruction.operands.first().is_some_and(|&operand| is_loaded_wide(module, id, operand))
+    };
+    if !narrow.values().any(|is_narrow| *is_narrow) && !module.instructions.iter().any(loads_wide) {
         return Ok(false);
     }
     change_shapes(module, &flow, &narrow);

@@ -19,7 +19,9 @@
 use memplan_ir::{ArrayShape, DotOperand, InstructionId, Module, Names, Op, Shape, Users, copy_into};
 use memplan_memory::Target;
 use memplan_rewriter::rows::is_repetition;
-use memplan_rewriter::views::{Summed, looks_up_in_lanes, reshaped_by_rows, rows_in_lanes, summed_in_lanes};
+use memplan_rewriter::views::{
+    Summed, looks_up_in_lanes, outside_tiles, reshaped_by_rows, rows_in_lanes, summed_in_lanes,
+};
 use memplan_rewriter::{Context, PassError, PassFn, call_graph, cost};
 use rustc_hash::FxHashSet;
 
@@ -168,6 +170,16 @@ fn looked_up(
             };
             let operands = [(0, DotOperand::Lhs), (1, DotOperand::Rhs)];
             ByRows { operands: operands.into_iter().filter_map(operand).collect(), result: None }
+        }
+        Op::Convolution(it) if target.fusion.convolution.windows_outside_tiles => {
+            let numbers = &it.dimensions;
+            let loaded = array(0)?;
+            let lanes = *loaded.minor_to_major().first()?;
+            if [numbers.input_batch, numbers.input_feature].contains(&lanes) {
+                return None;
+            }
+            let sides = &[vec![numbers.input_batch], vec![numbers.input_feature]];
+            ByRows { operands: vec![(0, outside_tiles(loaded, sides, target))], result: None }
         }
         _ if updates.contains(&id) => {
             let order = module.shape(id).as_array()?.minor_to_major();

@@ -330,6 +330,7 @@ impl<'a> Choice<'a> {
         if !self.target.fusion.convolution.windows_outside_tiles {
             return;
         }
+        let mut seen: FxHashSet<InstructionId> = FxHashSet::default();
         for id in sequential_instructions(self.module, self.graph) {
             let (Op::Convolution(it), Some(array)) =
                 (&self.module.instructions[id].op, self.module.shape(id).as_array())
@@ -337,13 +338,23 @@ impl<'a> Choice<'a> {
                 continue;
             };
             let numbers = &it.dimensions;
-            let result =
-                self.outside_tiles(array, &[vec![numbers.output_batch], vec![numbers.output_feature]]);
+            let result = views::outside_tiles(
+                array,
+                &[vec![numbers.output_batch], vec![numbers.output_feature]],
+                self.target,
+            );
             let operand = self.module.instructions[id].operands[0];
             let loaded = self.module.shape(operand).as_array();
-            let loaded = loaded
-                .map(|it| self.outside_tiles(it, &[vec![numbers.input_batch], vec![numbers.input_feature]]));
+            let loaded = loaded.map(|it| {
+                views::outside_tiles(
+                    it,
+                    &[vec![numbers.input_batch], vec![numbers.input_feature]],
+                    self.target,
+                )
+            });
             self.fix(id, &result);
+            let computed = self.computed_by_element(id, &mut seen);
+            self.fix_in_order_of(&computed, &result);
             if let Some(loaded) = loaded {
                 self.fix(operand, &loaded);
             }
@@ -365,7 +376,7 @@ impl<'a> Choice<'a> {
             if !is_repetition(&self.module.instructions[first].op) {
                 continue;
             }
-            let computed = self.computed_by_element(id);
+            let computed = self.computed_by_element(id, &mut FxHashSet::default());
             let reshapes: Vec<InstructionId> = computed
                 .iter()
                 .flat_map(|&id| self.users.of(id))
@@ -377,7 +388,7 @@ impl<'a> Choice<'a> {
                 let ways = self.usual(operand).zip(self.usual(reshape));
                 let way = ways.and_then(|(from, to)| views::reshaped_by_rows(&from, &to, self.target));
                 if let Some([_, way]) = way {
-                    let computed = self.computed_by_element(reshape);
+                    let computed = self.computed_by_element(reshape, &mut FxHashSet::default());
                     self.fix_in_order_of(&computed, &way);
                 }
             }
@@ -422,9 +433,13 @@ impl<'a> Choice<'a> {
         }
     }
 
-    /// An array and what is computed from it element by element.
-    fn computed_by_element(&self, id: InstructionId) -> Vec<InstructionId> {
-        let (mut found, mut seen) = (vec![id], FxHashSet::default());
+    /// An array and what is computed from it element by element, without what was seen before.
+    fn computed_by_element(
+        &self,
+        id: InstructionId,
+        seen: &mut FxHashSet<InstructionId>,
+    ) -> Vec<InstructionId> {
+        let mut found = vec![id];
         let mut at = 0;
         while let Some(&id) = found.get(at) {
             at += 1;
@@ -432,19 +447,6 @@ impl<'a> Choice<'a> {
             found.extend(pointwise.filter(|&&user| seen.insert(user)));
         }
         found
-    }
-
-    /// The array in the layout that takes the fewest bytes of those whose tiles cover a dimension of each list.
-    fn outside_tiles(&self, array: &ArrayShape, [rows, columns]: &[Vec<i64>; 2]) -> Shape {
-        let pairs = rows.iter().flat_map(|&row| columns.iter().map(move |&column| [column, row]));
-        let laid_out = |pair: [i64; 2]| {
-            let others = (0..array.rank() as i64).rev().filter(|d| !pair.contains(d));
-            let order: Vec<i64> = pair.into_iter().chain(others).collect();
-            let layout = self.target.layout_with_order(array, &order);
-            Shape::Array(ArrayShape { layout: Some(layout), ..array.clone() })
-        };
-        let ways = pairs.flat_map(|[a, b]| [laid_out([a, b]), laid_out([b, a])]);
-        ways.min_by_key(|way| self.target.size_of(way)).expect("neither list is empty")
     }
 
     /// The dimensions of a product of batches, on machines whose tiles cover no batch: rows that come from one operand, and
@@ -515,7 +517,7 @@ impl<'a> Choice<'a> {
                 (0..array.rank() as i64).filter(|&d| array.dimensions[d as usize] > 1 && !batch.contains(&d));
             let (summed, free): (Vec<i64>, Vec<i64>) = long.partition(|d| contracted.contains(d));
             if !summed.is_empty() && !free.is_empty() {
-                let shape = self.outside_tiles(array, &[free, summed]);
+                let shape = views::outside_tiles(array, &[free, summed], self.target);
                 self.fix(operand, &shape);
             }
         }
@@ -572,7 +574,7 @@ impl<'a> Choice<'a> {
     /// The layout that follows from an operand's, so that nothing is moved or elements keep their order.
     fn like_operand(&self, id: InstructionId, array: &ArrayShape) -> Option<Layout> {
         if let Some(tiles) = self.tiles_of(id) {
-            return self.outside_tiles(array, &tiles).as_array()?.layout.clone();
+            return views::outside_tiles(array, &tiles, self.target).as_array()?.layout.clone();
         }
         let instruction = &self.module.instructions[id];
         if let Op::Gather(numbers) = &instruction.op

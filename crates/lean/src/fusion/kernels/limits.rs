@@ -1,7 +1,7 @@
 //! Whether a producer may join the kernels of its users, and the first reason against it.
 
 use cranelift_entity::EntitySet;
-use memplan_ir::{ArrayShape, Instruction, InstructionId, Module, Op, Opcode};
+use memplan_ir::{ArrayShape, DotOperand, Instruction, InstructionId, Module, Op, Opcode};
 use memplan_memory::ContractionRules;
 use memplan_rewriter::cost::{self, CostClass, Hero};
 use memplan_rewriter::rows::is_repetition;
@@ -10,6 +10,13 @@ use smallvec::SmallVec;
 
 use super::super::report::Verdict;
 use super::{Grouper, Kernel, KernelId, Usage, strides};
+
+/// Columns that a kernel of nested products computes at once, of numbers of 32 bits and of fewer.
+const COLUMNS_AT_ONCE: [u64; 2] = [512, 768];
+
+/// From how many multiplications an element on a kernel does not repeat a nested product. libtpu nests products that sum over
+/// 1,024 numbers for up to 512 columns, over 512 for up to 1,024, and over 256 for 2,048 (56 perceptrons of two layers).
+const MOST_REPEATED: u64 = 1024;
 
 impl Grouper<'_> {
     /// Whether an instruction goes into the kernels of its users; the first reason why not.
@@ -111,6 +118,15 @@ impl Grouper<'_> {
         }
     }
 
+    /// Whether an instruction copies a result of the program into the layout that the caller wants.
+    fn is_copy_for_caller(&self, id: InstructionId) -> bool {
+        let is_read_by_root = || self.users.of(id).iter().all(|&user| user == self.root);
+        self.module.instructions[id].op == Op::Copy
+            && self.target.fusion.dot.windows_outside_tiles
+            && self.module.instructions[id].parent == self.module.entry
+            && is_read_by_root()
+    }
+
     /// The bytes that an instruction reads, if it copies.
     fn bytes_copied(&self, id: InstructionId) -> Option<u64> {
         let instruction = &self.module.instructions[id];
@@ -136,7 +152,9 @@ impl Grouper<'_> {
             if self.moves_sums(user) {
                 return Err(Verdict::Consumer(opcode));
             }
-            if self.is_compacting_copy(user) && self.arrays_read(id).next().is_some() {
+            if (self.is_compacting_copy(user) || self.is_copy_for_caller(user))
+                && self.arrays_read(id).next().is_some()
+            {
                 return Err(Verdict::Padded);
             }
             let rules = &self.target.fusion;
@@ -283,9 +301,32 @@ impl Grouper<'_> {
         hero == Hero::Dot
             && self.target.fusion.dot.nested
             && matches!(kernel.hero, Some((outer, Hero::Dot | Hero::Reduction))
-                if usage.indexers.iter().all(|&indexer| indexer == outer) && self.is_first_operand(id, outer, kernel))
+                if usage.indexers.iter().all(|&indexer| indexer == outer)
+                    && self.is_first_operand(id, outer, kernel)
+                    && self.is_seldom_repeated(id, outer))
             && self.is_loaded_in_order(id, kernel)
             && is_alone()
+    }
+
+    /// Whether a kernel repeats a product that it reads for few columns of its result.
+    fn is_seldom_repeated(&self, product: InstructionId, outer: InstructionId) -> bool {
+        let array = |id: InstructionId| self.module.shape(id).as_array();
+        let (Op::Dot(inner), Op::Dot(dot)) =
+            (&self.module.instructions[product].op, &self.module.instructions[outer].op)
+        else {
+            return true;
+        };
+        let extents = |array: &ArrayShape, of: &[i64]| -> u64 {
+            of.iter().map(|&d| array.dimensions[d as usize].unsigned_abs()).product()
+        };
+        let read = array(self.module.instructions[product].operands[0]);
+        let weights = array(self.module.instructions[outer].operands[1]);
+        let (Some(read), Some(weights)) = (read, weights) else { return true };
+        let n_summed = extents(read, &inner.dimensions.lhs_contracting);
+        let columns = extents(weights, &dot.dimensions.free(DotOperand::Rhs, weights.rank()));
+        let at_once = COLUMNS_AT_ONCE[usize::from(weights.element_type.bits() < 32)];
+        let n_repeated = columns.div_ceil(at_once).saturating_sub(1);
+        n_summed.saturating_mul(n_repeated) < MOST_REPEATED
     }
 
     /// Whether a kernel computes only the first operand of a product from a value: it loads the second one again and again.
