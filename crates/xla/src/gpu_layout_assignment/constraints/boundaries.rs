@@ -14,6 +14,21 @@ pub(super) struct Boundary {
     is_loop: bool,
 }
 
+/// Who decides the order of what is the same at a loop: each asks where those before have nothing left to ask for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Decided {
+    /// What is inside, and what comes after it.
+    Within,
+    /// What it begins with, too, if nothing else reads that and no loop made it.
+    Before,
+    /// What an earlier loop made, too.
+    ByLoops,
+}
+
+impl Decided {
+    pub(super) const ALL: [Decided; 3] = [Decided::Within, Decided::Before, Decided::ByLoops];
+}
+
 impl Assignment<'_> {
     /// Notes which buffers are at which boundaries; each may have something to ask for.
     pub(super) fn open_boundaries(&mut self) {
@@ -26,15 +41,14 @@ impl Assignment<'_> {
         }
     }
 
-    /// The first boundary with something to ask for, by what earlier loops leave or not. One without is looked at again when
-    /// something is asked of its buffers.
-    pub(super) fn next_boundary(&mut self, by_loops: bool) -> Option<Vec<Boundary>> {
-        while let Some(&number) = self.open[usize::from(by_loops)].first() {
-            let boundary = self.boundary(self.callers[number], by_loops);
+    /// The first boundary with something to ask for. One without is looked at again when something is asked of its buffers.
+    pub(super) fn next_boundary(&mut self, decided: Decided) -> Option<Vec<Boundary>> {
+        while let Some(&number) = self.open[decided as usize].first() {
+            let boundary = self.boundary(self.callers[number], decided);
             if boundary.iter().any(|leaf| self.is_new(leaf)) {
                 return Some(boundary);
             }
-            self.open[usize::from(by_loops)].remove(&number);
+            self.open[decided as usize].remove(&number);
         }
         None
     }
@@ -85,7 +99,7 @@ impl Assignment<'_> {
     }
 
     /// The leaves that are the same at a loop or conditional, with the order of the first that has one.
-    fn boundary(&self, id: InstructionId, by_loops: bool) -> Vec<Boundary> {
+    fn boundary(&self, id: InstructionId, decided: Decided) -> Vec<Boundary> {
         let is_loop = self.module.instructions[id].op == Op::While;
         let mut boundaries = Vec::new();
         for values in self.same_values(id) {
@@ -93,7 +107,10 @@ impl Assignment<'_> {
                 let buffers: Vec<usize> = values.iter().map(|&value| self.leaves[value][leaf]).collect();
                 let decides = |&(number, &buffer): &(usize, &usize)| {
                     let is_made_by_loop = || self.module.shape(self.buffers[buffer].instruction).is_tuple();
-                    number != 1 || self.is_only_passed_on(buffer) && (by_loops || !is_made_by_loop())
+                    number != 1
+                        || decided >= Decided::Before
+                            && self.is_only_passed_on(buffer)
+                            && (decided == Decided::ByLoops || !is_made_by_loop())
                 };
                 let deciding = buffers.iter().enumerate().filter(decides);
                 let mut known = deciding.filter_map(|(_, &buffer)| self.buffers[buffer].asked.as_ref());

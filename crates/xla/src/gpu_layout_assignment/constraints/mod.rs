@@ -21,6 +21,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::{SmallVec, smallvec};
 
 use super::orders::{Leaves, Order, Orders, element_leaves, row_major};
+use boundaries::Decided;
 
 /// Chooses orders; `None` if constraints do not settle.
 pub(super) fn orders(module: &Module) -> Option<Orders> {
@@ -94,7 +95,7 @@ struct Assignment<'m> {
     /// For each buffer, the numbers of the callers at whose boundaries it is.
     callers_at: Vec<SmallVec<[usize; 2]>>,
     /// The numbers of callers whose boundaries may have something to ask for: without what earlier loops leave, and by that.
-    open: [BTreeSet<usize>; 2],
+    open: [BTreeSet<usize>; Decided::ALL.len()],
 }
 
 impl<'m> Assignment<'m> {

@@ -7,6 +7,7 @@ use memplan_rewriter::views::inverse;
 use smallvec::smallvec;
 
 use super::super::orders::{Order, aligned};
+use super::boundaries::Decided;
 use super::{Asked, Assignment, Place};
 
 /// Reductions of fewer elements leave the order of their operand to others.
@@ -18,7 +19,7 @@ impl Assignment<'_> {
     /// Propagates within computations, then across boundaries, until nothing changes.
     pub(super) fn propagate_everywhere(&mut self) -> Option<()> {
         self.propagate()?;
-        while let Some(boundary) = self.next_boundary(false).or_else(|| self.next_boundary(true)) {
+        while let Some(boundary) = Decided::ALL.into_iter().find_map(|decided| self.next_boundary(decided)) {
             boundary.into_iter().for_each(|leaf| self.ask_across(leaf));
             self.propagate()?;
         }
