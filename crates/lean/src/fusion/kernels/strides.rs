@@ -38,7 +38,7 @@ pub(super) fn loads_stretches(
             let order = permutation(module, transpose);
             let element_type = module.shape(at).as_array().map(|array| array.element_type);
             return roles_through_reshape(module, at, transpose, &roles).is_none_or(|roles| {
-                are_stretches(&roles, &order, |role| most_stretches(role, element_type))
+                are_stretches(&roles, &order, |_| true, |role| most_stretches(role, element_type))
             });
         }
         if !keeps_order(module, user) {
@@ -49,7 +49,8 @@ pub(super) fn loads_stretches(
     true
 }
 
-/// Whether a result stored through a transpose consists of stretches of the transpose.
+/// Whether a result stored through a transpose consists of stretches of the transpose, in which rows or columns may be in any
+/// order unless some of them become one dimension.
 pub(super) fn stores_stretches(
     module: &Module,
     users: &Users,
@@ -64,8 +65,10 @@ pub(super) fn stores_stretches(
             let order = permutation(module, user);
             let mut places: SmallVec<[usize; 8]> = SmallVec::from_elem(0, order.len());
             order.iter().enumerate().for_each(|(to, &from)| places[from] = to);
+            let is_merged = users.of(user).iter().any(|&user| is_merging(module, user));
+            let is_in_order = |role| role == Role::Batch || is_merged;
             return roles_through_reshape(module, dot, at, &roles)
-                .is_none_or(|roles| are_stretches(&roles, &places, |_| 1));
+                .is_none_or(|roles| are_stretches(&roles, &places, is_in_order, |_| 1));
         }
         if !keeps_order(module, user) {
             return true;
@@ -73,6 +76,16 @@ pub(super) fn stores_stretches(
         at = user;
     }
     true
+}
+
+/// Whether an instruction takes dimensions together.
+fn is_merging(module: &Module, id: InstructionId) -> bool {
+    let instruction = &module.instructions[id];
+    let n_long = |id: InstructionId| {
+        let array = module.shape(id).as_array();
+        array.map_or(0, |array| array.dimensions.iter().filter(|&&extent| extent != 1).count())
+    };
+    matches!(instruction.op, Op::Reshape { .. }) && n_long(id) < n_long(instruction.operands[0])
 }
 
 /// Whether what is done to a result before it is stored is a chain: each operation reads the one before it once, and else
@@ -244,8 +257,13 @@ fn most_stretches(role: Role, element_type: Option<ElementType>) -> usize {
     }
 }
 
-/// Whether dimensions of one role are adjacent, except for the allowed number of gaps.
-fn are_stretches(roles: &[Option<Role>], places: &[usize], most: impl Fn(Role) -> usize) -> bool {
+/// Whether dimensions of one role are adjacent, in their order if that is asked for, except for the allowed number of gaps.
+fn are_stretches(
+    roles: &[Option<Role>],
+    places: &[usize],
+    is_in_order: impl Fn(Role) -> bool,
+    most: impl Fn(Role) -> usize,
+) -> bool {
     let mut by_place: SmallVec<[(usize, usize); 8]> =
         places.iter().enumerate().map(|(d, &place)| (place, d)).collect();
     by_place.sort_unstable();
@@ -258,7 +276,7 @@ fn are_stretches(roles: &[Option<Role>], places: &[usize], most: impl Fn(Role) -
         let mut before = None;
         for &d in &order {
             let is_mine = roles[d] == Some(role);
-            let goes_on = before.is_some_and(|before| before < d && follows(before, d));
+            let goes_on = before.is_some_and(|before| !is_in_order(role) || before < d && follows(before, d));
             n_stretches += usize::from(is_mine && !goes_on);
             before = is_mine.then_some(d);
         }
