@@ -18,8 +18,10 @@ mod constraints;
 mod orders;
 mod physical;
 
-use memplan_ir::Module;
+use memplan_ir::{Module, Op};
 use memplan_rewriter::{Context, PassError, PassFn};
+
+use orders::Orders;
 
 /// The pass.
 pub const GPU_LAYOUT_ASSIGNMENT: PassFn = PassFn {
@@ -29,10 +31,19 @@ pub const GPU_LAYOUT_ASSIGNMENT: PassFn = PassFn {
 };
 
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    let Some(orders) = constraints::orders(module).filter(|orders| !orders.are_row_major()) else {
+    let is_needed = |orders: &Orders| !orders.are_row_major() || notes_orders(module);
+    let Some(orders) = constraints::orders(module).filter(is_needed) else {
         return Ok(false);
     };
     physical::put_in_order(module, orders);
     module.compact();
     Ok(true)
+}
+
+/// Whether a product has an order that a front end noted for a transpose, which others took for the order of its bytes.
+fn notes_orders(module: &Module) -> bool {
+    module.instructions.iter().any(|(id, instruction)| {
+        let array = module.shape(id).as_array();
+        matches!(instruction.op, Op::Dot(_)) && array.is_some_and(|array| !array.is_row_major())
+    })
 }
