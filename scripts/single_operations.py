@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/single_operations.md: what `memplan estimate` says of programs of one operation, beside what XLA needs.
+"""Writes docs/single_operations.md: what `memplan estimate` says of programs of one operation or block, beside what XLA needs.
 
 usage: scripts/single_operations.py [--python PYTHON] [--memplan FILE]     the page, from scripts/single_operations.tsv
        scripts/single_operations.py --truth PYTHON [cpu|gpu|tpu]...        asks XLA what is not known yet (see below)
@@ -85,9 +85,10 @@ def table(head, lines):
 
 def page(found):
     by_backend = {backend: [row for row in found if row.backend == backend] for backend in GOALS}
-    yield '# Estimates of single operations\n'
+    yield '# Estimates of single operations and blocks\n'
     yield ('`scripts/single_operations.py` made this from programs of one operation, forward and backward, in common types and '
-           'sizes (`scripts/single_programs.py`), which JAX lowered for each compiler. The tables show what XLA needs (arguments '
+           'sizes (`scripts/single_programs.py`), and of one block of a network or optimizer each (`scripts/block_programs.py`, the '
+           'kind `block`), which JAX lowered for each compiler. The tables show what XLA needs (arguments '
            '+ outputs - aliased + temporaries; GPU: an H100, TPU: a v5e; JAX 0.12.0.1), and the estimate of `memplan estimate` as a share '
            'of that. MB are 10^6 bytes; estimates that are not near are bold. Before we studied single operations, with JAX 0.10.2, '
            '87 % were near on GPUs, 81 % on CPUs and 93 % on TPUs, and 20, 28 and 12 programs were below 0.67.\n')

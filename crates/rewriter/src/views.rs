@@ -145,8 +145,8 @@ pub fn summed_in_lanes(
     let Some(way) = rows_in_lanes(sums, &is_indexed, machine) else { return Summed::Anyway };
     let [before, after] = [&Shape::Array(sums.clone()), &way].map(|shape| machine.size_of(shape));
     let is_row = |d: &i64| !scatter.update_window_dims.contains(d);
-    let n_rows: i64 =
-        (0..updates.rank() as i64).filter(is_row).map(|d| updates.dimensions[d as usize]).product();
+    let rows = (0..updates.rank() as i64).filter(is_row).map(|d| updates.dimensions[d as usize]);
+    let n_rows = rows.fold(1, i64::saturating_mul);
     let is_little = match n_rows > FEW_ROWS {
         true => after <= FEW_BYTES_OF_SUMS,
         false => after.saturating_sub(before) <= FEW_MORE_BYTES_OF_SUMS,

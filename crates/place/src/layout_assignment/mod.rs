@@ -20,6 +20,7 @@
 
 mod insist;
 mod references;
+mod sums;
 mod updates;
 
 use std::sync::Arc;
@@ -31,14 +32,9 @@ use memplan_ir::{
 };
 use memplan_memory::Target;
 use memplan_rewriter::rows::is_repetition;
-use memplan_rewriter::views::Summed;
 use memplan_rewriter::{Context, Outcome, Pass, PassError, call_graph, cost, views};
 use petgraph::unionfind::UnionFind;
 use rustc_hash::FxHashSet;
-
-/// How many times their bytes sums of rows may take with rows in lanes for what is computed from them to lie so, too: libtpu
-/// updates a table of 18 features (5.3 times) in lanes, and one of 16 (8 times) as it lies.
-const MOST_PADDING_OF_SUMS: u64 = 8;
 
 /// The pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -286,7 +282,7 @@ impl<'a> Choice<'a> {
         }
         self.fix_library_calls();
         self.fix_convolutions();
-        self.fix_scatters();
+        self.fix_sums();
         self.fix(entry.root, &program.result);
     }
 
@@ -361,73 +357,12 @@ impl<'a> Choice<'a> {
         }
     }
 
-    /// Sums of rows that begin equal lie with rows in lanes, unless that takes many times as many bytes. What is computed from them element by
-    /// element lies as they do, results of the program included, and so does what is computed from them after a reshape.
-    fn fix_scatters(&mut self) {
-        if !self.target.fusion.dot.windows_outside_tiles {
-            return;
-        }
-        for id in sequential_instructions(self.module, self.graph) {
-            let instruction = &self.module.instructions[id];
-            let (Op::Scatter(numbers), &[first, _, updates]) = (&instruction.op, &instruction.operands[..])
-            else {
-                continue;
-            };
-            if !is_repetition(&self.module.instructions[first].op) {
-                continue;
-            }
-            let computed = self.computed_by_element(id, &mut FxHashSet::default());
-            let reshapes: Vec<InstructionId> = computed
-                .iter()
-                .flat_map(|&id| self.users.of(id))
-                .copied()
-                .filter(|&id| self.is_moving_reshape(id))
-                .collect();
-            for &reshape in &reshapes {
-                let operand = self.module.instructions[reshape].operands[0];
-                let ways = self.usual(operand).zip(self.usual(reshape));
-                let way = ways.and_then(|(from, to)| views::reshaped_by_rows(&from, &to, self.target));
-                if let Some([_, way]) = way {
-                    let computed = self.computed_by_element(reshape, &mut FxHashSet::default());
-                    self.fix_in_order_of(&computed, &way);
-                }
-            }
-            let Some((usual, updates)) =
-                self.usual(id).zip(self.usual(updates)).filter(|_| reshapes.is_empty())
-            else {
-                continue;
-            };
-            if let Summed::InLanes(way) = views::summed_in_lanes(&usual, &updates, numbers, self.target)
-                && self.target.size_of(&way).0
-                    < MOST_PADDING_OF_SUMS.saturating_mul(self.target.size_of(&Shape::Array(usual)).0)
-            {
-                self.fix_in_order_of(&computed, &way);
-            }
-        }
-    }
-
-    /// An array in the machine's own layout.
-    fn usual(&self, id: InstructionId) -> Option<ArrayShape> {
-        let array = self.module.shape(id).as_array()?;
-        Some(ArrayShape { layout: Some(self.target.default_layout(array)), ..array.clone() })
-    }
-
-    /// Whether a reshape moves elements if arrays have the machine's own layouts.
-    fn is_moving_reshape(&self, id: InstructionId) -> bool {
-        let instruction = &self.module.instructions[id];
-        let Op::Reshape { .. } = instruction.op else { return false };
-        let arrays = self.usual(instruction.operands[0]).zip(self.usual(id));
-        arrays.is_some_and(|(from, to)| {
-            views::order_of_result(&instruction.op, &from, &to)
-                .is_none_or(|order| order != to.minor_to_major())
-        })
-    }
-
     /// Gives several arrays of the same extents the order of dimensions that one has.
     fn fix_in_order_of(&mut self, ids: &[InstructionId], way: &Shape) {
         let Some(order) = way.as_array().map(ArrayShape::minor_to_major) else { return };
         for &id in ids {
-            let Some(array) = self.module.shape(id).as_array() else { continue };
+            let array = self.module.shape(id).as_array().filter(|array| array.rank() == order.len());
+            let Some(array) = array else { continue };
             let layout = Some(self.target.layout_with_order(array, &order));
             self.fix(id, &Shape::Array(ArrayShape { layout, ..array.clone() }));
         }

@@ -120,11 +120,15 @@ impl Grouper<'_> {
 
     /// Whether an instruction copies a result of the program into the layout that the caller wants.
     fn is_copy_for_caller(&self, id: InstructionId) -> bool {
-        let is_read_by_root = || self.users.of(id).iter().all(|&user| user == self.root);
-        self.module.instructions[id].op == Op::Copy
+        let module = self.module;
+        let is_returned = || match module.instructions[self.root].op {
+            Op::Tuple => self.users.of(id).iter().all(|&user| user == self.root),
+            _ => id == self.root,
+        };
+        module.instructions[id].op == Op::Copy
             && self.target.fusion.dot.windows_outside_tiles
-            && self.module.instructions[id].parent == self.module.entry
-            && is_read_by_root()
+            && module.instructions[id].parent == module.entry
+            && is_returned()
     }
 
     /// The bytes that an instruction reads, if it copies.
@@ -317,7 +321,7 @@ impl Grouper<'_> {
             return true;
         };
         let extents = |array: &ArrayShape, of: &[i64]| -> u64 {
-            of.iter().map(|&d| array.dimensions[d as usize].unsigned_abs()).product()
+            of.iter().map(|&d| array.dimensions[d as usize].unsigned_abs()).fold(1, u64::saturating_mul)
         };
         let read = array(self.module.instructions[product].operands[0]);
         let weights = array(self.module.instructions[outer].operands[1]);
