@@ -11,8 +11,9 @@
 //! in lanes instead. libtpu chooses the order of dimensions in which operand and result need the fewest bytes together.
 //!
 //! Products of batches read arrays with rows in lanes, however many bytes these take; lookups and scatters do unless the table
-//! takes far more ([`looks_up_in_lanes`], [`summed_in_lanes`]). Windows move over other dimensions than that in lanes. What is computed from such sums element by element has the same
-//! dimension in lanes, and other arrays that it is computed from are copied.
+//! takes far more ([`looks_up_in_lanes`], [`summed_in_lanes`]). What is computed from sums of rows element by element has the
+//! same dimension in lanes, and other arrays that it is computed from are copied. Convolutions load arrays with batches or
+//! features in lanes, and windows that move over several dimensions move over none in lanes.
 //!
 //! Left alone: operations that need no more bytes, and machines without tiles. *Changed* means that there is a new copy.
 
@@ -186,7 +187,8 @@ fn looked_up(
             let moves = |d: i64| window.dimensions[d as usize].size > 1;
             let lanes = *array.minor_to_major().first()?;
             let others = (0..array.rank() as i64).rev();
-            let still = others.clone().find(|&d| !moves(d)).filter(|_| moves(lanes))?;
+            let is_across = moves(lanes) && others.clone().filter(|&d| moves(d)).count() > 1;
+            let still = others.clone().find(|&d| !moves(d)).filter(|_| is_across)?;
             let order: Vec<i64> = [still].into_iter().chain(others.filter(|&d| d != still)).collect();
             let layout = Some(target.layout_with_order(array, &order));
             let operands = vec![(0, Shape::Array(ArrayShape { layout, ..array.clone() }))];
