@@ -127,7 +127,7 @@ pub enum Summed {
     /// With rows in lanes, which takes no more bytes.
     Anyway,
     /// With rows in lanes, which takes more bytes.
-    InLanes(Shape),
+    InLanes(Box<Shape>),
     /// As the sums lie: with rows in lanes they would take far more bytes.
     AsTheyLie,
 }
@@ -151,7 +151,11 @@ pub fn summed_in_lanes(
         true => after <= FEW_BYTES_OF_SUMS,
         false => after.saturating_sub(before) <= FEW_MORE_BYTES_OF_SUMS,
     };
-    if is_little || after.0 < before.0.saturating_mul(2) { Summed::InLanes(way) } else { Summed::AsTheyLie }
+    if is_little || after.0 < before.0.saturating_mul(2) {
+        Summed::InLanes(Box::new(way))
+    } else {
+        Summed::AsTheyLie
+    }
 }
 
 /// An array from which rows are looked up, or into which they are written, with rows in lanes, where that takes more bytes: tiles

@@ -153,7 +153,7 @@ fn looked_up(
         Op::Scatter(numbers) if instruction.operands.len() == 3 => {
             let updated = match summed_in_lanes(array(0)?, array(2)?, numbers, target) {
                 Summed::Anyway => None,
-                Summed::InLanes(shape) => Some(shape),
+                Summed::InLanes(shape) => Some(*shape),
                 Summed::AsTheyLie => return None,
             };
             let updates = rows(array(2)?, &|d| !numbers.update_window_dims.contains(&d));
