@@ -200,7 +200,7 @@ pub fn outside_tiles(array: &ArrayShape, [rows, columns]: &[Vec<i64>; 2], machin
 }
 
 /// The layouts of the operand and the result of a reshape that is no view, as libtpu lays them out while it runs: those of the
-/// fewest bytes in which merged or split dimensions are in row-major order. `None` for more than [`MOST_RUNS`] runs of
+/// fewest bytes in which merged or split dimensions are in row-major order. `None` for more than five runs of
 /// dimensions, and on machines without tiles.
 pub fn reshaped_by_rows(operand: &ArrayShape, result: &ArrayShape, machine: &Target) -> Option<[Shape; 2]> {
     let is_tiled = |array: &ArrayShape| array.layout.as_ref().is_some_and(|layout| !layout.tiles.is_empty());
