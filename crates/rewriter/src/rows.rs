@@ -141,6 +141,13 @@ pub fn is_repetition(op: &Op) -> bool {
     matches!(op, Op::Broadcast { .. } | Op::Iota { .. })
 }
 
+/// Whether a scatter adds rows to an array whose elements are equal at first, as gradients of tables do.
+pub fn sums_equal_rows(module: &Module, id: InstructionId) -> bool {
+    let instruction = &module.instructions[id];
+    matches!(instruction.op, Op::Scatter(_))
+        && is_repetition(&module.instructions[instruction.operands[0]].op)
+}
+
 /// Whether an operation computes a value that is worth keeping: repeated elements can be made anywhere.
 pub fn makes_values(op: &Op) -> bool {
     op.traits().role == Role::Computes && !is_repetition(op)

@@ -86,6 +86,11 @@ pub fn common_runs(from: &[i64], to: &[i64]) -> Option<Vec<(Vec<i64>, Vec<i64>)>
 /// Most runs of dimensions whose orders are all tried.
 const MOST_RUNS: usize = 5;
 
+/// An array with its dimensions in a minor-to-major order, in the machine's tiles.
+pub fn in_order(array: &ArrayShape, order: &[i64], machine: &Target) -> Shape {
+    Shape::Array(ArrayShape { layout: Some(machine.layout_with_order(array, order)), ..array.clone() })
+}
+
 /// The dimensions whose extent is one.
 pub fn unit_dimensions(array: &ArrayShape) -> Vec<i64> {
     (0..).zip(&array.dimensions).filter(|&(_, &extent)| extent == 1).map(|(d, _)| d).collect()
@@ -178,7 +183,7 @@ pub fn rows_in_lanes(
         order.extend(inner.iter().filter(|d| !pair.contains(d)));
         order.extend(&indexed);
         order.extend(unit_dimensions(array));
-        Shape::Array(ArrayShape { layout: Some(machine.layout_with_order(array, &order)), ..array.clone() })
+        in_order(array, &order, machine)
     });
     let way = ways.min_by_key(bytes)?;
     (bytes(&way) > bytes(&Shape::Array(array.clone()))).then_some(way)
@@ -193,7 +198,7 @@ pub fn outside_tiles(array: &ArrayShape, [rows, columns]: &[Vec<i64>; 2], machin
     let laid_out = |pair: [i64; 2]| {
         let others = (0..array.rank() as i64).rev().filter(|d| !pair.contains(d));
         let order: Vec<i64> = pair.into_iter().chain(others).collect();
-        Shape::Array(ArrayShape { layout: Some(machine.layout_with_order(array, &order)), ..array.clone() })
+        in_order(array, &order, machine)
     };
     let ways = pairs.flat_map(|[a, b]| [laid_out([a, b]), laid_out([b, a])]);
     ways.min_by_key(|way| machine.size_of(way)).expect("neither list is empty")
@@ -210,7 +215,7 @@ pub fn reshaped_by_rows(operand: &ArrayShape, result: &ArrayShape, machine: &Tar
     }
     let laid_out = |array: &ArrayShape, mut order: Vec<i64>| {
         order.extend(unit_dimensions(array));
-        Shape::Array(ArrayShape { layout: Some(machine.layout_with_order(array, &order)), ..array.clone() })
+        in_order(array, &order, machine)
     };
     let ways = orders(runs.len()).into_iter().map(|order| {
         let from = order.iter().flat_map(|&at| runs[at].0.iter().rev().copied());

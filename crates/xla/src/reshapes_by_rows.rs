@@ -19,9 +19,9 @@
 
 use memplan_ir::{ArrayShape, DotOperand, InstructionId, Module, Names, Op, Shape, Users, copy_into};
 use memplan_memory::Target;
-use memplan_rewriter::rows::is_repetition;
+use memplan_rewriter::rows::{is_repetition, sums_equal_rows};
 use memplan_rewriter::views::{
-    Summed, looks_up_in_lanes, outside_tiles, reshaped_by_rows, rows_in_lanes, summed_in_lanes,
+    Summed, in_order, looks_up_in_lanes, outside_tiles, reshaped_by_rows, rows_in_lanes, summed_in_lanes,
 };
 use memplan_rewriter::{Context, PassError, PassFn, call_graph, cost};
 use rustc_hash::FxHashSet;
@@ -38,7 +38,7 @@ fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
     let updates = updates_of_sums(module, &users);
     let grows = |id| {
         padded(module, id, context.target).is_some_and(|ways| ways.iter().any(Option::is_some))
-            || looked_up(module, id, &updates, context.target).is_some()
+            || while_it_runs(module, id, &updates, context.target).is_some()
     };
     if !module.instructions.keys().any(grows) {
         return Ok(false);
@@ -48,7 +48,7 @@ fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
     let mut changed = false;
     for &computation in graph.sequential() {
         module.edit_in_order(computation, |module, id| {
-            if let Some(wanted) = looked_up(module, id, &updates, context.target) {
+            if let Some(wanted) = while_it_runs(module, id, &updates, context.target) {
                 changed = true;
                 let usual = module.shape(id).clone();
                 for (at, shape) in wanted.operands {
@@ -101,7 +101,7 @@ fn padded(module: &Module, id: InstructionId, target: &Target) -> Option<[Option
     Some([larger(from, operand), larger(to, result)])
 }
 
-/// The layouts in which rows are looked up, added up or multiplied.
+/// The layouts of operands and result while an operation runs, where they differ from those that the arrays have.
 struct ByRows {
     operands: Vec<(usize, Shape)>,
     result: Option<Shape>,
@@ -109,12 +109,8 @@ struct ByRows {
 
 /// What is computed element by element from sums of rows that begin equal, in the layout of these.
 fn updates_of_sums(module: &Module, users: &Users) -> FxHashSet<InstructionId> {
-    let is_sum = |id: &InstructionId| {
-        let instruction = &module.instructions[*id];
-        matches!(instruction.op, Op::Scatter(_))
-            && is_repetition(&module.instructions[instruction.operands[0]].op)
-    };
-    let mut open: Vec<InstructionId> = module.instructions.keys().filter(is_sum).collect();
+    let mut open: Vec<InstructionId> =
+        module.instructions.keys().filter(|&id| sums_equal_rows(module, id)).collect();
     let mut found = FxHashSet::default();
     while let Some(id) = open.pop() {
         for &user in users.of(id) {
@@ -127,9 +123,9 @@ fn updates_of_sums(module: &Module, users: &Users) -> FxHashSet<InstructionId> {
     found
 }
 
-/// The layouts of operands and result of a lookup, of a product of batches, or of an update with sums of rows, where rows in
-/// lanes take more bytes than usual.
-fn looked_up(
+/// The layouts in which a lookup, a scatter, a product of batches, a convolution, a window or an update with sums of rows reads and
+/// writes, where they differ from those that the arrays have.
+fn while_it_runs(
     module: &Module,
     id: InstructionId,
     updates: &FxHashSet<InstructionId>,
@@ -190,9 +186,7 @@ fn looked_up(
             let is_across = moves(lanes) && others.clone().filter(|&d| moves(d)).count() > 1;
             let still = others.clone().find(|&d| !moves(d)).filter(|_| is_across)?;
             let order: Vec<i64> = [still].into_iter().chain(others.filter(|&d| d != still)).collect();
-            let layout = Some(target.layout_with_order(array, &order));
-            let operands = vec![(0, Shape::Array(ArrayShape { layout, ..array.clone() }))];
-            ByRows { operands, result: None }
+            ByRows { operands: vec![(0, in_order(array, &order, target))], result: None }
         }
         _ if updates.contains(&id) => {
             let order = module.shape(id).as_array()?.minor_to_major();
@@ -200,8 +194,7 @@ fn looked_up(
                 let operand =
                     array(at).filter(|operand| operand.minor_to_major().first() != order.first())?;
                 let is_own = !is_repetition(&module.instructions[instruction.operands[at]].op);
-                let layout = Some(target.layout_with_order(operand, &order));
-                is_own.then(|| (at, Shape::Array(ArrayShape { layout, ..operand.clone() })))
+                is_own.then(|| (at, in_order(operand, &order, target)))
             };
             let operands = (0..instruction.operands.len()).filter_map(across).collect();
             ByRows { operands, result: None }

@@ -348,7 +348,6 @@ impl<'a> Choice<'a> {
                     self.target,
                 )
             });
-            self.fix(id, &result);
             let computed = self.computed_by_element(id, &mut seen);
             self.fix_in_order_of(&computed, &result);
             if let Some(loaded) = loaded {
@@ -363,8 +362,7 @@ impl<'a> Choice<'a> {
         for &id in ids {
             let array = self.module.shape(id).as_array().filter(|array| array.rank() == order.len());
             let Some(array) = array else { continue };
-            let layout = Some(self.target.layout_with_order(array, &order));
-            self.fix(id, &Shape::Array(ArrayShape { layout, ..array.clone() }));
+            self.fix(id, &views::in_order(array, &order, self.target));
         }
     }
 

@@ -7,7 +7,7 @@
 //! ```
 
 use memplan_ir::{ArrayShape, InstructionId, Op, Shape};
-use memplan_rewriter::rows::is_repetition;
+use memplan_rewriter::rows::sums_equal_rows;
 use memplan_rewriter::views::{self, Summed};
 use rustc_hash::FxHashSet;
 
@@ -27,11 +27,11 @@ impl Choice<'_> {
         }
         for id in sequential_instructions(self.module, self.graph) {
             let instruction = &self.module.instructions[id];
-            let (Op::Scatter(numbers), &[first, _, updates]) = (&instruction.op, &instruction.operands[..])
+            let (Op::Scatter(numbers), &[_, _, updates]) = (&instruction.op, &instruction.operands[..])
             else {
                 continue;
             };
-            if !is_repetition(&self.module.instructions[first].op) {
+            if !sums_equal_rows(self.module, id) {
                 continue;
             }
             let computed = self.computed_by_element(id, &mut FxHashSet::default());
