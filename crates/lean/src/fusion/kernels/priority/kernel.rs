@@ -7,9 +7,10 @@
 
 use std::cell::Cell;
 
+use indexmap::IndexMap;
 use memplan_ir::{InstructionId, Op};
 use memplan_rewriter::cost;
-use rustc_hash::FxHashMap;
+use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
 
 use super::super::kernel::elements;
@@ -41,10 +42,12 @@ pub(super) struct Operation {
 }
 
 /// A kernel with one result.
+#[derive(Default)]
 pub(super) struct Candidate {
     /// The operations, users before operands: the first is the root.
     pub(super) members: Vec<Member>,
-    pub(super) reads: Vec<Read>,
+    /// The operands, in the order in which members first read them.
+    pub(super) reads: IndexMap<Place, Read, FxBuildHasher>,
     pub(super) cycles: f64,
     /// Operations in the kernel's code.
     pub(super) code: u64,
@@ -54,6 +57,8 @@ pub(super) struct Candidate {
     pub(super) written: f64,
     /// Blocks of threads that read columns, where these are few.
     pub(super) blocks: Option<f64>,
+    /// Seconds to read all operands.
+    pub(super) read_seconds: f64,
     pub(super) seconds: f64,
 }
 
@@ -73,20 +78,79 @@ enum Source {
 }
 
 /// An operand of a kernel.
+#[derive(Default)]
 pub(super) struct Read {
-    pub(super) place: Place,
-    /// How often each of its elements is read, by use root: the number of a member, or of a read behind the members. The
-    /// kernel's root is 0.
-    pub(super) uses: SmallVec<[(u32, f64); 2]>,
-    /// How often the code that reads it is in the kernel.
-    pub(super) copies: u64,
+    pub(super) uses: Uses,
+    /// Seconds to read it.
+    pub(super) seconds: f64,
     /// Seconds that the kernel saves if it computes the operand itself, once that was asked.
     pub(super) saved: Cell<Option<f64>>,
 }
 
-impl Read {
+/// How a kernel uses a value, by use root.
+#[derive(Clone, Default)]
+pub(super) struct Uses(SmallVec<[Use; 2]>);
+
+/// How often a value is used by one of its use roots.
+#[derive(Clone, Copy)]
+struct Use {
+    root: Root,
+    /// How often each element is used.
+    times: f64,
+    /// How often the code that uses it is in the kernel.
+    copies: u64,
+}
+
+/// A use root.
+#[derive(Clone, Copy, PartialEq)]
+enum Root {
+    /// A member, by its number. The kernel's root is 0.
+    Member(u32),
+    /// An operand that is the only one with this root.
+    Itself,
+}
+
+impl Uses {
+    /// How often each element is used.
     pub(super) fn times(&self) -> f64 {
-        self.uses.iter().map(|(_, times)| times).sum()
+        self.0.iter().map(|of| of.times).sum()
+    }
+
+    /// How often the code that uses it is in the kernel.
+    pub(super) fn copies(&self) -> u64 {
+        self.0.iter().map(|of| of.copies).fold(0, u64::saturating_add)
+    }
+
+    /// Whether it is used at the indices of the kernel's result, and nowhere else.
+    pub(super) fn is_elementwise(&self) -> bool {
+        self.0.iter().all(|of| of.root == Root::Member(0))
+    }
+
+    /// How often it is used at the same indices as another value.
+    pub(super) fn common(&self, other: &Uses) -> f64 {
+        let is_shared =
+            |of: &&Use| of.root != Root::Itself && other.0.iter().any(|other| other.root == of.root);
+        self.0.iter().filter(is_shared).map(|of| of.times).sum()
+    }
+
+    /// Adds that a value with these uses reads it element for element.
+    fn inherit(&mut self, uses: &Uses) {
+        for of in &uses.0 {
+            if self.0.iter().all(|known| known.root != of.root) {
+                self.0.push(*of);
+            }
+        }
+    }
+
+    /// Adds that it is read at indices of its own.
+    fn add(&mut self, root: Root, times: f64, copies: u64) {
+        match self.0.iter_mut().find(|of| of.root == root) {
+            Some(of) => {
+                of.times += times;
+                of.copies = of.copies.saturating_add(copies);
+            }
+            None => self.0.push(Use { root, times, copies }),
+        }
     }
 }
 
@@ -96,70 +160,21 @@ impl Candidate {
     }
 
     pub(super) fn read_of(&self, place: Place) -> Option<&Read> {
-        self.reads.iter().find(|read| read.place == place)
+        self.reads.get(&place)
     }
-}
 
-/// The operations of a kernel that also computes an operand which another one computed.
-pub(super) fn merged(mut members: Vec<Member>, producer: &Candidate) -> Vec<Member> {
-    let first = members.len() as u32;
-    for source in members.iter_mut().flat_map(|member| &mut member.operands) {
-        if matches!(source, Source::Memory(place) if *place == producer.root()) {
-            *source = Source::Inside(first);
-        }
-    }
-    members.extend(producer.members.iter().cloned().map(|mut member| {
-        for source in &mut member.operands {
-            if let Source::Inside(number) = source {
-                *number += first;
+    /// Stops reading an operand, since the next members compute it; returns how it is used.
+    fn take_read(&mut self, place: Place) -> Uses {
+        let first = self.members.len() as u32;
+        for source in self.members.iter_mut().flat_map(|member| &mut member.operands) {
+            if matches!(source, Source::Memory(read) if *read == place) {
+                *source = Source::Inside(first);
             }
         }
-        member
-    }));
-    members
-}
-
-/// What is known about the members and reads of a kernel: members by their numbers, reads behind them.
-struct Uses {
-    /// The use roots.
-    roots: Vec<SmallVec<[u32; 2]>>,
-    /// How often each element of a use root is used.
-    times: Vec<f64>,
-    /// How often a use root is in the code.
-    copies: Vec<u64>,
-}
-
-impl Uses {
-    fn new(n_members: usize) -> Uses {
-        let mut uses = Uses {
-            roots: vec![SmallVec::new(); n_members],
-            times: vec![0.0; n_members],
-            copies: vec![0; n_members],
-        };
-        (uses.roots[0], uses.times[0], uses.copies[0]) = (SmallVec::from_iter([0]), 1.0, 1);
+        let mut uses = self.reads.shift_remove(&place).map(|read| read.uses).unwrap_or_default();
+        let own = uses.0.iter_mut().find(|of| of.root == Root::Itself);
+        own.into_iter().for_each(|own| own.root = Root::Member(first));
         uses
-    }
-
-    /// Adds a read; returns its number.
-    fn push(&mut self) -> usize {
-        self.roots.push(SmallVec::new());
-        self.times.push(0.0);
-        self.copies.push(0);
-        self.roots.len() - 1
-    }
-
-    fn times_of(&self, number: usize) -> f64 {
-        self.roots[number].iter().map(|&root| self.times[root as usize]).sum()
-    }
-
-    fn copies_of(&self, number: usize) -> u64 {
-        self.roots[number].iter().map(|&root| self.copies[root as usize]).fold(0, u64::saturating_add)
-    }
-
-    fn add_root(&mut self, number: usize, root: u32) {
-        if !self.roots[number].contains(&root) {
-            self.roots[number].push(root);
-        }
     }
 }
 
@@ -193,52 +208,55 @@ impl Search<'_, '_> {
         let place = |id: &InstructionId| self.grouper.positions[*id];
         let operands = self.grouper.module.instructions[id].operands.iter();
         let operands = operands.map(|operand| Source::Memory(place(operand))).collect();
-        self.analyze(vec![Member { place: place(&id), operands }])
+        let root = Member { place: place(&id), operands };
+        let mut kernel = Candidate { written: self.operation_at(root.place).written, ..Candidate::default() };
+        let mut uses = Uses::default();
+        uses.add(Root::Member(0), 1.0, 1);
+        self.add(&mut kernel, &[root], uses);
+        kernel
     }
 
-    /// A kernel of these operations.
-    pub(super) fn analyze(&self, members: Vec<Member>) -> Candidate {
-        let mut uses = Uses::new(members.len());
-        let mut read: Vec<Place> = Vec::new();
-        let mut number_of: FxHashMap<Place, usize> = FxHashMap::default();
-        let (mut cycles, mut blocks, mut code, mut reduces) = (0.0, None, 0_u64, false);
+    /// Lets a kernel compute an operand that another one computed.
+    pub(super) fn absorb(&self, kernel: &mut Candidate, producer: &Candidate) {
+        let uses = kernel.take_read(producer.root());
+        self.add(kernel, &producer.members, uses);
+    }
+
+    /// Adds members, the first of which is used like this. The uses of those before do not change.
+    fn add(&self, kernel: &mut Candidate, members: &[Member], uses: Uses) {
+        let first = kernel.members.len() as u32;
+        let mut uses_of = vec![Uses::default(); members.len()];
+        uses_of[0] = uses;
         for (number, member) in members.iter().enumerate() {
-            let (times, copies) = (uses.times_of(number), uses.copies_of(number));
-            code = code.saturating_add(copies);
+            let uses = std::mem::take(&mut uses_of[number]);
+            let (times, copies) = (uses.times(), uses.copies());
             let operation = self.operation_at(member.place);
-            cycles += times * operation.cycles;
-            blocks = blocks.or(operation.blocks);
-            reduces |= operation.reduces;
+            kernel.code = kernel.code.saturating_add(copies);
+            kernel.cycles += times * operation.cycles;
+            kernel.blocks = kernel.blocks.or(operation.blocks);
+            kernel.reduces |= operation.reduces;
             for (at, source) in member.operands.iter().enumerate() {
-                let operand = match *source {
-                    Source::Inside(number) => number as usize,
-                    Source::Memory(place) => *number_of.entry(place).or_insert_with(|| {
-                        read.push(place);
-                        uses.push()
-                    }),
+                let (operand, root) = match *source {
+                    Source::Inside(number) => (&mut uses_of[number as usize], Root::Member(first + number)),
+                    Source::Memory(place) => (&mut kernel.reads.entry(place).or_default().uses, Root::Itself),
                 };
                 if operation.is_elementwise {
-                    for at in 0..uses.roots[number].len() {
-                        uses.add_root(operand, uses.roots[number][at]);
-                    }
+                    operand.inherit(&uses);
                 } else {
                     let (share, count) = operation.shares[at];
-                    uses.times[operand] += (times * share * count).ceil() / count;
-                    uses.copies[operand] = uses.copies[operand].saturating_add(copies);
-                    uses.add_root(operand, operand as u32);
+                    operand.add(root, (times * share * count).ceil() / count, copies);
                 }
             }
         }
-        let of_read = |(at, &place): (usize, &Place)| {
-            let number = members.len() + at;
-            let of = uses.roots[number].iter().map(|&root| (root, uses.times[root as usize]));
-            Read { place, copies: uses.copies_of(number), uses: of.collect(), saved: Cell::new(None) }
-        };
-        let reads = read.iter().enumerate().map(of_read).collect();
-        let written = self.operation_at(members[0].place).written;
-        let mut kernel = Candidate { members, reads, cycles, code, reduces, written, blocks, seconds: 0.0 };
-        kernel.seconds = self.seconds_of(&kernel);
-        kernel
+        kernel.members.extend(members.iter().cloned().map(|mut member| {
+            for source in &mut member.operands {
+                if let Source::Inside(number) = source {
+                    *number += first;
+                }
+            }
+            member
+        }));
+        self.time(kernel);
     }
 
     /// Bytes that an operation writes: an update those of its elements.

@@ -28,7 +28,7 @@ use smallvec::SmallVec;
 
 use super::Grouper;
 use super::limits::updated_operands;
-use kernel::{Candidate, Operation, Place, merged};
+use kernel::{Candidate, Operation, Place};
 
 /// Most operations of one kernel's code (`GpuHloCostAnalysis::kMaxIRSize`).
 const MOST_CODE: u64 = 10_000;
@@ -102,8 +102,8 @@ impl<'s, 'a> Search<'s, 'a> {
         search.operations = listed.iter().map(|&id| search.operation(id)).collect();
         for (place, &id) in (0..).zip(listed) {
             let kernel = search.is_kernel(id).then(|| search.kernel_of(id));
-            let reads = kernel.iter().flat_map(|kernel| &kernel.reads);
-            reads.for_each(|read| search.readers[read.place as usize].push(place));
+            let reads = kernel.iter().flat_map(|kernel| kernel.reads.keys());
+            reads.for_each(|&read| search.readers[read as usize].push(place));
             search.kernels.push(kernel);
         }
         (0..n as Place).for_each(|place| search.ask(place));
@@ -181,7 +181,7 @@ impl<'s, 'a> Search<'s, 'a> {
         let [producer, consumer] = [producer, consumer].map(|place| self.kernel_at(place));
         let copies = match consumer.members.len() {
             1 => 1,
-            _ => consumer.read_of(producer.root()).map_or(1, |read| read.copies),
+            _ => consumer.read_of(producer.root()).map_or(1, |read| read.uses.copies()),
         };
         let code = copies.saturating_mul(producer.code).saturating_add(consumer.code);
         code <= MOST_CODE && !(producer.reduces && consumer.reduces)
@@ -208,16 +208,16 @@ impl<'s, 'a> Search<'s, 'a> {
         let kernel = self.kernels[producer as usize].take().expect("only kernels are asked about");
         let mut changed: Vec<Place> = Vec::new();
         for &consumer in &consumers {
-            let old = self.kernels[consumer as usize].take().expect("readers are kernels");
-            let new = self.analyze(merged(old.members, &kernel));
+            let mut new = self.kernels[consumer as usize].take().expect("readers are kernels");
+            self.absorb(&mut new, &kernel);
             self.steps += new.members.len();
-            for read in &new.reads {
-                let readers = &mut self.readers[read.place as usize];
+            for &read in kernel.reads.keys() {
+                let readers = &mut self.readers[read as usize];
                 if !readers.contains(&consumer) {
                     readers.push(consumer);
                 }
             }
-            changed.extend(new.reads.iter().map(|read| read.place).chain([consumer]));
+            changed.extend(new.reads.keys().copied().chain([consumer]));
             self.kernels[consumer as usize] = Some(new);
             for &reader in &self.readers[consumer as usize] {
                 // A producer that is being fused is out of the table.
@@ -239,8 +239,8 @@ impl<'s, 'a> Search<'s, 'a> {
             self.kernels[producer as usize] = Some(kernel);
             return;
         }
-        for read in &kernel.reads {
-            self.readers[read.place as usize].retain(|reader| *reader != producer);
+        for &read in kernel.reads.keys() {
+            self.readers[read as usize].retain(|reader| *reader != producer);
         }
     }
 }

@@ -76,28 +76,30 @@ impl Search<'_, '_> {
         leaves_columns.then(|| (columns / rules.columns_per_block as f64).ceil() * others)
     }
 
-    pub(super) fn seconds_of(&self, kernel: &Candidate) -> f64 {
-        let read =
-            kernel.reads.iter().map(|read| self.seconds_to_read(read.place, read.times(), kernel.blocks));
-        self.seconds(read.sum(), kernel.cycles, kernel)
+    /// Finds how long a kernel takes, after it changed.
+    pub(super) fn time(&self, kernel: &mut Candidate) {
+        for (&place, read) in &mut kernel.reads {
+            read.seconds = self.seconds_to_read(place, read.uses.times(), kernel.blocks);
+            read.saved.set(None);
+        }
+        kernel.read_seconds = kernel.reads.values().map(|read| read.seconds).sum();
+        kernel.seconds = self.seconds(kernel.read_seconds, kernel.cycles, kernel);
     }
 
     /// Seconds of a kernel that also computes one of its operands.
     pub(super) fn seconds_fused(&self, producer: &Candidate, consumer: &Candidate, computed: &Read) -> f64 {
-        let times = computed.times();
-        let of_producer = producer.reads.iter().map(|own| {
-            let before = consumer.read_of(own.place);
+        let times = computed.uses.times();
+        let mut seconds = consumer.read_seconds - computed.seconds;
+        for (&place, own) in &producer.reads {
+            let before = consumer.read_of(place);
             // What both read at the same indices is read once.
-            let is_elementwise = own.uses.iter().all(|&(root, _)| root == 0);
-            let common = before.filter(|_| is_elementwise).map_or(0.0, |before| common(before, computed));
-            let in_all = times * own.times() + before.map_or(0.0, Read::times) - common;
-            self.seconds_to_read(own.place, in_all, consumer.blocks)
-        });
-        let is_other = |read: &&Read| read.place != computed.place && producer.read_of(read.place).is_none();
-        let others = consumer.reads.iter().filter(is_other);
-        let others = others.map(|read| self.seconds_to_read(read.place, read.times(), consumer.blocks));
-        let read = of_producer.chain(others).sum();
-        self.seconds(read, times * producer.cycles + consumer.cycles, consumer)
+            let is_once = own.uses.is_elementwise();
+            let common = before.filter(|_| is_once).map_or(0.0, |before| before.uses.common(&computed.uses));
+            let in_all = times * own.uses.times() + before.map_or(0.0, |before| before.uses.times()) - common;
+            seconds += self.seconds_to_read(place, in_all, consumer.blocks);
+            seconds -= before.map_or(0.0, |before| before.seconds);
+        }
+        self.seconds(seconds, times * producer.cycles + consumer.cycles, consumer)
     }
 
     /// Seconds to read each element of an array so often.
@@ -115,12 +117,6 @@ impl Search<'_, '_> {
         let moving = read + kernel.written / rules.bandwidth;
         moving.max(cycles / (used * rules.multiprocessor_cycles))
     }
-}
-
-/// How often two operands are read at the same indices.
-fn common(a: &Read, b: &Read) -> f64 {
-    let shared = a.uses.iter().filter(|(root, _)| b.uses.iter().any(|(other, _)| other == root));
-    shared.map(|(_, times)| times).sum()
 }
 
 /// The elements under a window.
