@@ -120,6 +120,11 @@ impl RewriteOptions {
         self.order = is_pulled(Lever::Order);
         self.flags = is_pulled(Lever::Flags);
     }
+
+    /// Whether order is a lever for a compiler.
+    fn orders_for(&self, compiler: &Compiler) -> bool {
+        self.order && compiler.latency_hiding.as_ref().is_some_and(|rules| rules.slice.is_some())
+    }
 }
 
 /// A rewritten program.
@@ -216,16 +221,23 @@ pub fn rewrite_among(
     let Given { whole, module, spread } = Given::new(module, &machine)?;
     let devices = whole.as_ref().map(|(_, of_one)| of_one.devices);
     let of_compiler = passes_of(compiler)?;
-    let search = Search { compiler, of_compiler, machine: &machine, options, spread, prices };
+    let orders = options.orders_for(compiler);
+    let mut search = Search { compiler, of_compiler, machine: &machine, options, spread, prices, orders };
     let before = search.price_as_it_is(module.clone())?;
     let flat = Attempt { module: Arc::new(search.flatten(&module)?), estimated: before, steps: Vec::new() };
+    let ordered = search.only_in_order(&flat)?;
+    search.orders &=
+        ordered.as_ref().is_none_or(|ordered| !choice::only_costs(before, ordered.estimated, options));
     let mut found = Found { held: vec![flat], set_aside: Vec::new() };
     for rewrite in &options.rewrites {
         found.held = search.with_and_without(found.held, rewrite)?;
         found = search.worth_going_on(found);
     }
     let mut found = found.all();
-    found.extend(search.only_in_order(&found[0])?);
+    if let Some(mut ordered) = ordered {
+        ordered.steps.splice(..0, found[0].steps.iter().cloned());
+        found.push(ordered);
+    }
     found.extend(search.not_in_order(&found)?);
     if options.flags {
         found.extend(search.in_the_order_of_memory(&found)?);
@@ -264,7 +276,8 @@ pub fn each_alone(
     let Given { whole, module, spread } = Given::new(module, &machine)?;
     let of_compiler = passes_of(compiler)?;
     let prices = &Prices::new(compiler, target);
-    let search = Search { compiler, of_compiler, machine: &machine, options, spread, prices };
+    let orders = options.orders_for(compiler);
+    let search = Search { compiler, of_compiler, machine: &machine, options, spread, prices, orders };
     let estimated = search.price_as_it_is(module.clone())?;
     let flat = Attempt { module: Arc::new(search.flatten(&module)?), estimated, steps: Vec::new() };
     let situation = search.situation();
@@ -347,6 +360,8 @@ struct Search<'a> {
     spread: Option<Spread>,
     /// Those of programs that are not spread.
     prices: &'a Prices<'a>,
+    /// Whether programs are put in order.
+    orders: bool,
 }
 
 /// A program with some of the rewrites.
@@ -404,14 +419,9 @@ impl Search<'_> {
         self.price_as_it_is(module)
     }
 
-    /// Whether programs are put in order.
-    fn orders(&self) -> bool {
-        self.options.order && self.compiler.latency_hiding.as_ref().is_some_and(|rules| rules.slice.is_some())
-    }
-
     /// Adds the barriers without which the compiler would hold back the gradients of weights; says whether there are any.
     fn order(&self, module: &mut Module) -> Result<bool, RewriteError> {
-        if !self.orders() {
+        if !self.orders {
             return Ok(false);
         }
         let context = Context { target: self.machine };
@@ -421,7 +431,7 @@ impl Search<'_> {
 
     /// A program in order, and not changed otherwise; none where that changes nothing.
     fn only_in_order(&self, attempt: &Attempt) -> Result<Option<Attempt>, RewriteError> {
-        if !self.orders() {
+        if !self.orders {
             return Ok(None);
         }
         let mut module = Module::clone(&attempt.module);
@@ -435,7 +445,7 @@ impl Search<'_> {
 
     /// The programs that would be chosen if they were a little faster, as they are without being put in order.
     fn not_in_order(&self, found: &[Attempt]) -> Result<Vec<Attempt>, RewriteError> {
-        if !self.orders() {
+        if !self.orders {
             return Ok(Vec::new());
         }
         let prices: Vec<Estimated> = found.iter().map(|attempt| attempt.estimated).collect();
@@ -453,7 +463,7 @@ impl Search<'_> {
 
     /// Puts a rewritten program in order, and adds the step, if that is better than the same program without.
     fn put_in_order(&self, attempt: &mut Attempt, before: Estimated) -> Result<(), RewriteError> {
-        if !self.orders() {
+        if !self.orders {
             return Ok(());
         }
         let kept = attempt.steps.iter().rposition(|step| step.is_kept && step.lever != Lever::Flags);

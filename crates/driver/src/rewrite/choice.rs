@@ -75,6 +75,13 @@ pub(super) fn is_better_in_order(
         || is_as_good && choose(&[before, ordered], options) == 1
 }
 
+/// Whether order costs a program time and hardly saves bytes.
+pub(super) fn only_costs(as_it_is: Estimated, ordered: Estimated, options: &RewriteOptions) -> bool {
+    let least = as_it_is.price.total.0 as f64 * (1.0 - options.same_bytes);
+    ordered.price.seconds > as_it_is.price.seconds * (1.0 + options.time_of_order)
+        && ordered.price.total.0 as f64 > least
+}
+
 /// The programs that are smaller than the one that would be chosen, and only too slow by what their order may cost.
 pub(super) fn nearly_fast_enough(found: &[Estimated], options: &RewriteOptions) -> Vec<usize> {
     let chosen = found[choose(found, options)].price.total;

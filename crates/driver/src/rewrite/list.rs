@@ -243,6 +243,7 @@ impl Rewrite {
             },
             Rewrite {
                 forms: Forms::Falling,
+                parts: vec![first_in_blocks],
                 ..rewrite(
                     Lever::Blocks,
                     "blocks of rows",
@@ -376,11 +377,19 @@ fn in_parts(now: &Situation<'_>) -> Vec<AnyPass> {
 }
 
 /// Small arrays in blocks too, or only the widest, or in few blocks, since every loop and every block costs time.
+const ROWS_IN_BLOCKS: [RowBlocks; 4] = [
+    passes::ROW_BLOCKS,
+    RowBlocks { min_share: OneIn(8), ..passes::ROW_BLOCKS },
+    RowBlocks { widest_only: true, ..passes::ROW_BLOCKS },
+    RowBlocks { min_blocks: 2, max_blocks: 4, ..passes::ROW_BLOCKS },
+];
+
 fn blocks_of_rows(now: &Situation<'_>) -> Vec<AnyPass> {
-    let all = passes::ROW_BLOCKS;
-    let few = RowBlocks { min_blocks: 2, max_blocks: 4, ..all };
-    let ways = [all, RowBlocks { min_share: OneIn(8), ..all }, RowBlocks { widest_only: true, ..all }, few];
-    if now.is_partitioned { Vec::new() } else { ways.map(AnyPass::from).into() }
+    if now.is_partitioned { Vec::new() } else { ROWS_IN_BLOCKS.map(AnyPass::from).into() }
+}
+
+fn first_in_blocks(_: &Situation<'_>, form: usize, n_parts: u32) -> AnyPass {
+    RowBlocks { parts_of_32: n_parts, ..ROWS_IN_BLOCKS[form] }.into()
 }
 
 /// Not for compilers of hosts: XLA's copies the old rows that the same step still reads, and then needs more.

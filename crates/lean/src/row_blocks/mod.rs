@@ -33,7 +33,7 @@ use memplan_ir::{InstructionId, Module, Names};
 use memplan_memory::{Bytes, Target};
 use memplan_rewriter::cost;
 use memplan_rewriter::{Context, OneIn, Outcome, Pass, PassError, call_graph};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::FusionOptions;
 use choose::NotWorthIt;
@@ -53,8 +53,12 @@ pub struct RowBlocks {
     pub min_blocks: u64,
     /// The most blocks. With more, blocks do not fill the machine.
     pub max_blocks: u64,
-    /// How often to recompute the peak: arrays that were small beside it may be large beside the next one.
+    /// How often to recompute the peak: arrays that were small beside it may be large beside the next one. A part of the
+    /// arrays is cut in one round.
     pub max_rounds: usize,
+    /// How much of the wide arrays is cut, in parts of [`WHOLE`](RowBlocks::WHOLE) of their bytes: the first layers of a
+    /// network.
+    pub parts_of_32: u32,
     /// Most instructions of a region. Attention has some fifty, forward and backward.
     pub max_members: usize,
     /// Arrays with at least this part of the elements of the widest one count as wide as that: a bias or a padding may come
@@ -80,6 +84,7 @@ pub const ROW_BLOCKS: RowBlocks = RowBlocks {
     min_blocks: 4,
     max_blocks: 16,
     max_rounds: 4,
+    parts_of_32: RowBlocks::WHOLE,
     max_members: 4096,
     wide: OneIn(2),
     min_saved: OneIn(3),
@@ -104,12 +109,19 @@ impl Pass for RowBlocks {
     }
 
     fn run(&self, module: &mut Module, context: &Context<'_>) -> Result<Outcome, PassError> {
+        let target = context.target;
+        let is_in_part = self.parts_of_32 < RowBlocks::WHOLE;
+        let rounds = if self.widest_only || is_in_part { 1 } else { self.max_rounds };
         let mut changed = false;
-        let rounds = if self.widest_only { 1 } else { self.max_rounds };
         for _ in 0..rounds {
             let graph = call_graph(module, self.name())?;
-            let smallest = choose::smallest_worthwhile(module, &graph, context.target, self);
-            if !self.cut(module, context.target, smallest)? {
+            let smallest = choose::smallest_worthwhile(module, &graph, target, self);
+            let mut most = u64::MAX;
+            if is_in_part {
+                let of_all = self.cut_up_to(most, &mut module.clone(), target, smallest)?;
+                most = (u128::from(of_all) * u128::from(self.parts_of_32) / u128::from(RowBlocks::WHOLE)) as u64;
+            }
+            if self.cut_up_to(most, module, target, smallest)? == 0 {
                 break;
             }
             changed = true;
@@ -119,6 +131,9 @@ impl Pass for RowBlocks {
 }
 
 impl RowBlocks {
+    /// All wide arrays, in parts.
+    pub const WHOLE: u32 = 32;
+
     /// Cuts arrays of at least `smallest` bytes into blocks of rows, where that saves as much: what the pass does with a
     /// size that follows from the module's peak. Says whether anything changed.
     ///
@@ -127,28 +142,47 @@ impl RowBlocks {
     /// # Errors
     /// When the call graph of the module is not sound.
     pub fn cut(&self, module: &mut Module, target: &Target, smallest: Bytes) -> Result<bool, PassError> {
+        Ok(self.cut_up_to(u64::MAX, module, target, smallest)? > 0)
+    }
+
+    /// The same, until arrays of so many bytes are cut. Returns their bytes.
+    fn cut_up_to(
+        &self,
+        most: u64,
+        module: &mut Module,
+        target: &Target,
+        smallest: Bytes,
+    ) -> Result<u64, PassError> {
         if module.config.num_partitions.is_some_and(|n| n > 1) || module.is_scheduled {
-            return Ok(false);
+            return Ok(0);
         }
         let graph = call_graph(module, self.name())?;
         let mut names = Names::new(module);
         let mut places = Places::new(module);
         let program = RegionContext { module, target, places: &places, options: self };
         let seeds = choose::seeds(program, &graph, smallest);
+        let bytes: FxHashMap<InstructionId, u64> =
+            seeds.iter().map(|&seed| (seed, cost::result_bytes(module, target, seed))).collect();
         let mut is_done: FxHashSet<InstructionId> = FxHashSet::default();
         let mut not_worth_it = NotWorthIt::default();
-        let mut smallest = smallest;
+        let (mut smallest, mut total) = (smallest, 0);
         for seed in seeds {
-            let bytes = cost::result_bytes(module, target, seed);
-            if is_done.contains(&seed) || bytes < smallest.0 {
+            let width = bytes[&seed];
+            if is_done.contains(&seed) || width < smallest.0 {
                 continue;
             }
             let program = RegionContext { module, target, places: &places, options: self };
             let Some(region) = choose::choose(program, seed, smallest, &mut not_worth_it) else { continue };
+            let wide = region.treatments.keys().filter_map(|member| bytes.get(member).copied());
+            let cut = wide.fold(0, u64::saturating_add);
+            if u64::saturating_add(total, cut) > most {
+                break;
+            }
+            total = total.saturating_add(cut);
             build::build(module, &region, &mut names);
             not_worth_it.clear();
             if self.widest_only {
-                smallest = smallest.max(Bytes(bytes.div_ceil(2)));
+                smallest = smallest.max(Bytes(width.div_ceil(2)));
             }
             is_done.extend(region.treatments.into_keys());
             places = Places::new(module);
@@ -156,6 +190,6 @@ impl RowBlocks {
         if !is_done.is_empty() {
             module.compact();
         }
-        Ok(!is_done.is_empty())
+        Ok(total)
     }
 }

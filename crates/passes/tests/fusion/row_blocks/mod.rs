@@ -5,9 +5,9 @@
 
 pub(crate) mod random;
 
-use memplan_ir::{Module, verify};
+use memplan_ir::{Module, Op, verify};
 use memplan_memory::{Bytes, Target};
-use memplan_passes::{Context, Pass, ROW_BLOCKS, RunOptions, find, run};
+use memplan_passes::{Context, Pass, ROW_BLOCKS, RowBlocks, RunOptions, find, run};
 use memplan_testkit::random_inputs;
 
 use crate::fusion::filetests::header;
@@ -35,6 +35,37 @@ fn filetests() {
             insta::assert_snapshot!("row_blocks", memplan_hlo::print(&after));
         });
     });
+}
+
+/// Of four perceptrons of the same width, as many are cut as are asked for, the first ones first.
+#[test]
+fn a_part_of_the_arrays() {
+    let perceptron = |n: usize| {
+        format!(
+            "x{n} = f32[64,8] parameter({n})
+             wide{n} = f32[64,256] dot(x{n}, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+             tanh{n} = f32[64,256] tanh(wide{n})
+             y{n} = f32[64,8] dot(tanh{n}, v), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}\n"
+        )
+    };
+    let perceptrons: String = (0..4).map(perceptron).collect();
+    let source = format!(
+        "HloModule perceptrons
+         ENTRY main {{
+             w = f32[8,256] parameter(4)
+             v = f32[256,8] parameter(5)
+             {perceptrons} ROOT all = (f32[64,8], f32[64,8], f32[64,8], f32[64,8]) tuple(y0, y1, y2, y3)
+         }}"
+    );
+    let before = parse("perceptrons", &source);
+    let loops = |parts_of_32| {
+        let part = RowBlocks { parts_of_32, min_bytes: Bytes(1 << 10), ..ROW_BLOCKS };
+        let mut after = before.clone();
+        run(&mut after, &[&part], &Context { target: &target() }, RunOptions::default()).unwrap();
+        check_equal("perceptrons", &before, &after);
+        after.instructions.values().filter(|instruction| matches!(instruction.op, Op::While)).count()
+    };
+    assert_eq!([0, 16, 24, RowBlocks::WHOLE].map(loops), [0, 2, 3, 4]);
 }
 
 /// Calls are inlined first, as the pass requires.
