@@ -1,9 +1,8 @@
-//! Passes that make a program need less memory: fusion, recomputation, parts of the batch, blocks of rows.
+//! Passes that make a program need less memory: recomputation, checkpoints, parts of the batch, blocks of rows.
 
 mod bands;
 mod checkpoint;
 mod concatenations;
-mod fusion;
 mod gradients_first;
 mod layers;
 mod loop_residuals;
@@ -17,10 +16,6 @@ mod row_blocks;
 pub use bands::{BANDS, BandedPart, Bands, BandsReport, Halo};
 pub use checkpoint::{Checkpoint, checkpoint};
 pub use concatenations::{SPLIT_CONCATENATIONS, SplitConcatenations};
-pub use fusion::{
-    FUSION, FUSION_OF_UPDATES, Fusion, FusionEdge, FusionOptions, FusionReport, RowTileOptions,
-    SiblingOptions, Verdict,
-};
 pub use gradients_first::GRADIENTS_FIRST;
 pub use layers::{Borders, CHECKPOINT_LAYERS, CheckpointLayers, Saves};
 pub use loop_residuals::{LOOP_RESIDUALS, LoopResiduals, ResidualPair, ResidualsReport};

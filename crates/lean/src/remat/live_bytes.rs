@@ -4,11 +4,10 @@
 //! place. The planner is exact, but runs later.
 
 use cranelift_entity::SecondaryMap;
+use memplan_fusion::Grouping;
 use memplan_ir::{Access, ComputationId, InstructionId, Module, Op};
 use memplan_memory::Target;
 use memplan_rewriter::cost::{self, CostClass, Hero};
-
-use crate::fusion::Grouping;
 
 /// Profiles of computations, callees before callers.
 pub(super) struct LiveBytes<'a> {

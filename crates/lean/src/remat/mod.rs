@@ -38,12 +38,11 @@ mod tie;
 
 use cranelift_entity::SecondaryMap;
 use memplan_analysis::{CallGraph, frequencies};
+use memplan_fusion::{FusionOptions, Grouping, Siblings};
 use memplan_ir::{ComputationId, Cursor, Instruction, InstructionId, Module, Names, Op, Operands};
 use memplan_memory::{Bytes, Target};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::FusionOptions;
-use crate::fusion::{self, Grouping, Siblings};
 use live_bytes::{LiveBytes, Profile};
 use memplan_min_cut::UNCUTTABLE;
 use memplan_rewriter::cost::{self, CostClass, Hero};
@@ -284,7 +283,7 @@ impl Groupings {
     ) -> Vec<(ComputationId, Profile)> {
         let mut changed = graph.sequential().to_vec();
         changed.retain(|computation| !self.0.contains_key(computation));
-        self.0.extend(fusion::group(module, &changed, target, Siblings::Leave, false, options));
+        self.0.extend(memplan_fusion::group(module, &changed, target, Siblings::Leave, false, options));
         let mut live = LiveBytes::new(module, target);
         let computations = graph.sequential().iter();
         computations

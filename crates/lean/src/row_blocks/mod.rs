@@ -29,13 +29,13 @@ mod build;
 mod choose;
 mod region;
 
+use memplan_fusion::FusionOptions;
 use memplan_ir::{InstructionId, Module, Names};
 use memplan_memory::{Bytes, Target};
 use memplan_rewriter::cost;
 use memplan_rewriter::{Context, OneIn, Outcome, Pass, PassError, call_graph};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::FusionOptions;
 use choose::NotWorthIt;
 use region::{Places, RegionContext};
 

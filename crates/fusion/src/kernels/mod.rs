@@ -46,8 +46,8 @@ use smallvec::SmallVec;
 
 use super::FusionOptions;
 use super::report::{FusionEdge, Verdict};
-pub(crate) use kernel::{Grouping, Kernel};
-use kernel::{KernelId, Usage};
+use kernel::Usage;
+pub use kernel::{Grouping, Kernel, KernelId};
 
 /// When an instruction runs, counted from the end of its computation in materialized instructions: 0 is the end, and a
 /// larger rank is earlier.
@@ -58,7 +58,7 @@ const UNREAD: Rank = Rank::MAX;
 
 /// Whether kernels that read the same arrays are merged.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Siblings {
+pub enum Siblings {
     /// If no schedule can have more live bytes: move fewer bytes.
     Join,
     /// Also where that depends on when others read the arrays that the kernels replace.
@@ -67,9 +67,11 @@ pub(crate) enum Siblings {
     Leave,
 }
 
-/// Groups the instructions of computations that have buffers. Close to linear in the number of instructions that come
-/// out.
-pub(crate) fn group(
+/// The kernels of computations, in their order, without changing the module. `explain` keeps the decision about each edge.
+///
+/// Requires inlined calls, and computations that have buffers: not those of fusions and reductions. Close to linear in the
+/// number of instructions that come out.
+pub fn group(
     module: &Module,
     computations: &[ComputationId],
     target: &Target,

@@ -10,20 +10,20 @@ use super::super::report::FusionEdge;
 
 /// A kernel of one computation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct KernelId(u32);
+pub struct KernelId(u32);
 entity_impl!(KernelId, "kernel");
 
 /// Instructions that are computed together.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Kernel {
+pub struct Kernel {
     /// The instructions whose results are written to memory, last in the text first.
-    pub(in crate::fusion) roots: SmallVec<[InstructionId; 1]>,
+    pub(crate) roots: SmallVec<[InstructionId; 1]>,
     /// All instructions, users before operands.
-    pub(crate) members: Vec<InstructionId>,
+    pub members: Vec<InstructionId>,
     /// Expensive members whose results are held on chip, row by row.
     pub(super) held: SmallVec<[InstructionId; 2]>,
     /// The expensive member that the kernel is built around, if there is one.
-    pub(in crate::fusion) hero: Option<(InstructionId, Hero)>,
+    pub(crate) hero: Option<(InstructionId, Hero)>,
     /// The members' operands in memory.
     pub(super) operands: FxHashSet<InstructionId>,
     /// How each member is used.
@@ -95,7 +95,7 @@ pub(super) fn elements(module: &Module, id: InstructionId) -> f64 {
 
 impl Kernel {
     /// The opcode that names the kernel: that of its hero, or of its root.
-    pub(in crate::fusion) fn opcode(&self, module: &Module) -> Opcode {
+    pub(crate) fn opcode(&self, module: &Module) -> Opcode {
         let named = self.hero.map_or(self.roots[0], |(hero, _)| hero);
         module.instructions[named].opcode()
     }
@@ -103,13 +103,13 @@ impl Kernel {
 
 /// The kernels of one computation, and why.
 #[derive(Debug, Default)]
-pub(crate) struct Grouping {
+pub struct Grouping {
     /// In the order in which they were begun: last in the text first.
-    pub(crate) kernels: PrimaryMap<KernelId, Kernel>,
+    pub kernels: PrimaryMap<KernelId, Kernel>,
     /// Reshapes and transposes outside kernels that are only views of their operands.
-    pub(crate) views: FxHashSet<InstructionId>,
+    pub views: FxHashSet<InstructionId>,
     /// The decision about each edge, where they are kept.
-    pub(in crate::fusion) decisions: Vec<FusionEdge>,
+    pub(crate) decisions: Vec<FusionEdge>,
     /// The kernel of each root.
     pub(super) rooted: FxHashMap<InstructionId, KernelId>,
     /// Instructions inside kernels, roots excluded.
@@ -118,17 +118,17 @@ pub(crate) struct Grouping {
 
 impl Grouping {
     /// The kernel that writes an instruction's result.
-    pub(crate) fn kernel_rooted_at(&self, id: InstructionId) -> Option<&Kernel> {
+    pub fn kernel_rooted_at(&self, id: InstructionId) -> Option<&Kernel> {
         self.rooted.get(&id).map(|&kernel| &self.kernels[kernel])
     }
 
     /// Whether an instruction is a view.
-    pub(crate) fn is_view(&self, id: InstructionId) -> bool {
+    pub fn is_view(&self, id: InstructionId) -> bool {
         self.views.contains(&id)
     }
 
     /// Whether an instruction's result has bytes of its own in memory.
-    pub(crate) fn is_materialized(&self, id: InstructionId) -> bool {
+    pub fn is_materialized(&self, id: InstructionId) -> bool {
         !self.inside.contains(&id) && !self.is_view(id)
     }
 }

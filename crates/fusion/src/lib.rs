@@ -26,7 +26,7 @@ mod report;
 use memplan_ir::{ComputationId, Module, Names, layouts_agree};
 use memplan_rewriter::{Context, DCE, Outcome, Pass, PassError, Report, call_graph};
 
-pub(crate) use kernels::{Grouping, Siblings, group};
+pub use kernels::{Grouping, Kernel, KernelId, Siblings, group};
 pub use options::{FusionOptions, RowTileOptions, SiblingOptions};
 pub use report::{FusionEdge, FusionReport, Verdict};
 
