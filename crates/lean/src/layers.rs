@@ -236,17 +236,13 @@ impl<'a> Forward<'a> {
         let mut groups: Vec<Vec<usize>> = groups.into_iter().map(|(_, places)| places).collect();
         let most = groups.iter().map(Vec::len).max().unwrap_or(0);
         groups.retain(|places| places.len() > 1 && places.len() >= most / 2);
-        // Each network has a group of its own: of those that span about as much as the first, the one that the fewest bytes
-        // cross, which is at the end of a layer rather than within a normalization.
-        let span = |places: &[usize]| [places[0], places[places.len() - 1]];
-        let is_beside = |a: &[usize], b: &[usize]| span(a)[1] < span(b)[0] || span(b)[1] < span(a)[0];
-        let length = |places: &[usize]| span(places)[1] - span(places)[0];
-        let mut networks: Vec<&Vec<usize>> = Vec::new();
-        for first in &groups {
-            if networks.iter().all(|other| is_beside(other, first)) {
-                let is_as_long = |of: &&Vec<usize>| !is_beside(of, first) && 2 * length(of) >= length(first);
-                let alike = groups.iter().filter(is_as_long);
-                networks.extend(alike.min_by_key(|places| self.crossing[places[places.len() / 2]]));
+        // Each network has a group of its own.
+        let mut networks: Vec<Vec<usize>> = Vec::new();
+        for places in groups {
+            let ends = |places: &[usize]| [places[0], places[places.len() - 1]];
+            let [first, last] = ends(&places);
+            if networks.iter().all(|of| last < ends(of)[0] || ends(of)[1] < first) {
+                networks.push(places);
             }
         }
         networks.sort_unstable();
