@@ -124,7 +124,8 @@ def complete(arguments):
             row |= estimate(name, backend, paths[0], arguments.memplan)
         elif not row and not arguments.estimate:
             row, _ = measure.in_child(lambda: ask(name, backend, paths), LONGEST[backend])
-            row |= dict(program=name, batch=batch, backend=backend, jax=JAX)
+            # A compiler that takes too long says nothing.
+            row = dict(total='', error='') | row | dict(program=name, batch=batch, backend=backend, jax=JAX)
             row |= estimate(name, backend, paths[0], arguments.memplan)
             row['kind'] = intervals.kind(paths[0])
             row['first'] = row['estimate']

@@ -10,10 +10,11 @@ use memplan_fast_memory::{FastMemoryOptions, Selection, TransferOptions};
 use memplan_ir as ir;
 use memplan_ir::{Module, Op, Role};
 use memplan_memory::{
-    ByteRange, Bytes, Compiler, CompilerError, LatencyHiding, MemorySpaceId, ProgramKind, Scheduler, Target,
-    Totals,
+    ByteRange, Bytes, CodeSize, Compiler, CompilerError, LatencyHiding, MemorySpaceId, PackingOrder, ProgramKind,
+    Scheduler, Target, Totals, WritesOver,
 };
 use memplan_pack as pack;
+use memplan_pack::BestFit;
 use memplan_passes as passes;
 use memplan_passes::{
     AddsOrder, COPY_INSERTION, Context, CopyInsertion, CopyReport, InsertedCopy, LEGALIZE, Pass, PassError,
@@ -159,7 +160,11 @@ impl Expected {
             assign_fast_memory(&mut module, machine, &fast)?;
             planned = plan::plan_unnamed(&module, machine, &options)?;
         }
-        let code = compiler.code.of(n_kernels(&module, &planned.facts.graph));
+        let code = match planned.plan.totals.temp {
+            // Without temporaries in main memory, there is no arena that tuples would be in.
+            Bytes::ZERO => Bytes::ZERO,
+            _ => code_bytes(&module, &planned.facts.graph, &compiler.code),
+        };
         Ok(Expected::planned(module, planned, copies, machine, code))
     }
 
@@ -282,13 +287,21 @@ fn plan_options(compiler: &Compiler) -> PlanOptions {
         Scheduler::BreadthFirst => plan::BREADTH_FIRST_AS_XLA,
     };
     let methods = compiler.schedulers.iter().map(method).collect();
-    let take_over = if compiler.same_shapes { TakeOver::SameShapes } else { TakeOver::SingleValues };
+    let take_over = match compiler.writes_over {
+        WritesOver::Operands => TakeOver::SingleValues,
+        WritesOver::SameShapes => TakeOver::SameShapes,
+        WritesOver::Nothing => TakeOver::Never,
+    };
+    let order = match compiler.packs {
+        PackingOrder::Decreasing => BestFit::Decreasing,
+        PackingOrder::Beginning => BestFit::Beginning,
+    };
     PlanOptions {
         reschedule: false,
         schedule: ScheduleOptions { budget: 0, methods, ..ScheduleOptions::default() },
         assign: AssignOptions {
             place: PlaceOptions {
-                pack: pack::Options::as_xla(),
+                pack: pack::Options::as_compiler(order),
                 sharing: Sharing::AsXla(AsXla { take_over, temps_in_results: compiler.temps_in_results }),
                 ..PlaceOptions::default()
             },
@@ -316,15 +329,25 @@ fn fast_memory_options(compiler: &Compiler, machine: &Target, temp: Bytes) -> Op
     })
 }
 
-/// Instructions that code is generated for.
-fn n_kernels(module: &Module, graph: &CallGraph) -> u64 {
-    // Both ends of a transfer have code; `Op::does_work` counts one.
-    let has_code = |op: &Op| op.traits().role != Role::Provides && !op.only_passes_on() && !op.runs_callees();
-    let of = |&computation: &ir::ComputationId| {
-        let instructions = module.instructions_of(computation);
-        instructions.filter(|(_, instruction)| has_code(&instruction.op)).count() as u64
+/// The bytes of all tuples of addresses.
+fn code_bytes(module: &Module, graph: &CallGraph, size: &CodeSize) -> Bytes {
+    let is_near = |array: &ir::ArrayShape| array.memory_space() != i64::from(MemorySpaceId::MAIN.0);
+    let is_sliced = |array: &ir::ArrayShape| {
+        is_near(array) && array.dense_bytes().is_some_and(|bytes| bytes >= size.sliced_from.0)
     };
-    graph.sequential().iter().map(of).sum()
+    let n_tuples = |id: ir::InstructionId| {
+        let instruction = &module.instructions[id];
+        let is_made = !instruction.op.only_passes_on() && !matches!(instruction.op.traits().role, Role::Provides | Role::Regroups);
+        match &instruction.op {
+            Op::CopyStart { .. } if module.shape(id).first_array().is_some_and(is_sliced) => 2 * size.slices,
+            _ => u64::from(is_made && module.shape(id).is_tuple()),
+        }
+    };
+    let of_computation = |&computation: &ir::ComputationId| {
+        module.computations[computation].instructions.iter().map(|&id| n_tuples(id)).sum::<u64>()
+    };
+    let all: u64 = graph.sequential().iter().map(of_computation).sum();
+    Bytes(size.per_tuple.0.saturating_mul(all))
 }
 
 fn with_code(mut totals: Totals, code: Bytes) -> Totals {

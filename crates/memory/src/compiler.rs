@@ -15,7 +15,7 @@ use toml::de::DeValue;
 use crate::closest::did_you_mean;
 use crate::compiler_file::{self, BUILT_IN};
 use crate::target_spans::span_of;
-use crate::{Bytes, Family, FusionRules, Intervals, MemorySpaceId, Target, by_name};
+use crate::{Alignment, Bytes, Family, FusionRules, Intervals, MemorySpaceId, Target, by_name};
 
 /// A compiler whose memory can be estimated.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -36,9 +36,15 @@ pub struct Compiler {
     pub passes: Vec<String>,
     /// The ways in which it orders a program, of which it takes the best.
     pub schedulers: Vec<Scheduler>,
-    /// Whether a result takes over the memory of an operand only where both have one shape.
+    /// Over which operands a kernel may write its results.
     #[serde(default)]
-    pub same_shapes: bool,
+    pub writes_over: WritesOver,
+    /// The order in which it places temporaries, each into the smallest gap that holds it.
+    #[serde(default)]
+    pub packs: PackingOrder,
+    /// The alignment of its temporaries in main memory; that of the machine where it is not given.
+    #[serde(default)]
+    pub temp_alignment: Option<Alignment>,
     /// Operations that it makes library calls of, which return their result in a tuple, with their working memory. No kernel
     /// writes over such a result.
     #[serde(default, with = "by_name::list")]
@@ -89,21 +95,40 @@ pub struct Compiler {
     file: (String, String),
 }
 
-/// Main memory for code, on machines that load it from there.
+/// The operands over which a kernel may write its results. What must be in one place, such as the state of a loop, is in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WritesOver {
+    /// Those that it reads in step.
+    #[default]
+    Operands,
+    /// Of these, those of the same shape as the result.
+    SameShapes,
+    /// None.
+    Nothing,
+}
+
+/// An order in which temporaries are placed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PackingOrder {
+    /// The largest first, or the longest life first, whichever needs less.
+    #[default]
+    Decreasing,
+    /// As they begin.
+    Beginning,
+}
+
+/// Main memory for tuples of addresses, which a program on a TPU keeps beside its temporaries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CodeSize {
-    /// Bytes of every program.
-    pub base: Bytes,
-    /// Bytes for each kernel.
-    pub per_kernel: Bytes,
-}
-
-impl CodeSize {
-    /// Bytes of a program with so many kernels.
-    pub fn of(&self, n_kernels: u64) -> Bytes {
-        self.base.saturating_add(Bytes(self.per_kernel.0.saturating_mul(n_kernels)))
-    }
+    /// Bytes of each tuple: the results of a kernel, the state of a loop, a copy that is under way.
+    pub per_tuple: Bytes,
+    /// Arrays of at least so many bytes are copied into the memory near the cores in slices.
+    pub sliced_from: Bytes,
+    /// In how many. Each takes two tuples.
+    pub slices: u64,
 }
 
 /// The copies from and to the host's memory for which kernels wait.
@@ -333,6 +358,8 @@ impl Compiler {
     /// A machine, as this compiler uses it: with the kernels that it makes, and at the rates that they reach.
     pub fn on(&self, target: &Target) -> Target {
         let mut machine = Target { fusion: self.fusion.clone(), ..target.clone() };
+        let main = machine.spaces.iter_mut().filter(|space| space.id == MemorySpaceId::MAIN);
+        main.for_each(|space| space.alignment = self.temp_alignment.unwrap_or(space.alignment));
         if let Some(rate) = target.tf32_rate.filter(|_| self.products_in_tf32) {
             machine.rates = target.rates.with(ElementType::F32, rate);
         }

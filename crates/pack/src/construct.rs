@@ -7,7 +7,7 @@ use core::cmp::Reverse;
 use crate::first_fit::Fit;
 use crate::instance::{Block, Instance};
 use crate::niche::{Late, Rule};
-use crate::options::Clock;
+use crate::options::{BestFit, Clock};
 use crate::{first_fit, niche, profile};
 
 /// Offsets of blocks and the height they reach.
@@ -18,12 +18,12 @@ pub(crate) struct Offsets {
 }
 
 /// The best of a few orders, stopping at a height that is low enough, or when the time is up; with `only_best_fit`, of
-/// XLA's alone, if there are not too many blocks for them. The first packing is made in any case.
+/// those alone, if there are not too many blocks for them. The first packing is made in any case.
 /// `None`: above 2^64.
 pub(crate) fn construct(
     instance: &Instance,
     enough: u64,
-    only_best_fit: bool,
+    only_best_fit: Option<BestFit>,
     clock: &Clock,
 ) -> Option<Offsets> {
     let mut best: Option<Offsets> = None;
@@ -38,7 +38,7 @@ pub(crate) fn construct(
         best.as_ref().is_some_and(|best| best.height <= enough)
     };
     let has_first_fit = first_fit::is_affordable(instance);
-    let own: &[Key] = if only_best_fit && has_first_fit { &[] } else { &ORDERS };
+    let own: &[Key] = if only_best_fit.is_some() && has_first_fit { &[] } else { &ORDERS };
     let orders = distinct_orders(instance, own);
     let in_niches = |order: &[u32], rule: Rule, late: Late| {
         niche::pack(instance, &ranks(order), rule, clock, late).map(|(offsets, _)| offsets)
@@ -61,8 +61,12 @@ pub(crate) fn construct(
     if has_first_fit {
         // If there are no others, these are few enough to take the time.
         let unlimited = Clock::unlimited();
-        let clock = if only_best_fit { &unlimited } else { clock };
-        for order in distinct_orders(instance, &XLA_ORDERS) {
+        let clock = if only_best_fit.is_some() { &unlimited } else { clock };
+        let keys: &[Key] = match only_best_fit.unwrap_or(BestFit::Decreasing) {
+            BestFit::Decreasing => &XLA_ORDERS,
+            BestFit::Beginning => &[|block| u128::from(u32::MAX - block.lower)],
+        };
+        for order in distinct_orders(instance, keys) {
             if consider(first_fit::pack(instance, &order, Fit::Best, clock)) {
                 break;
             }

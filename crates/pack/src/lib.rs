@@ -137,7 +137,7 @@ pub mod table;
 mod units;
 mod validate;
 
-pub use options::{Options, Progress};
+pub use options::{BestFit, Options, Progress};
 #[cfg(feature = "std")]
 pub use packing::Report;
 pub use packing::{Certificate, Packing, Status};

@@ -21,15 +21,24 @@ pub struct Options {
     pub node_limit: Option<u64>,
     /// Threads to use; at least one is. Without feature `std`, which has threads, the calling one does the work of all.
     pub threads: usize,
-    /// Only XLA's heuristic: global decreasing-size best fit, by size and by length of life, of which the lower one
-    /// counts. With too many pieces for its quadratic time, the others as well.
-    pub only_best_fit: bool,
+    /// Only best fit in the orders of a compiler, of which the lowest packing counts. With too many pieces for its quadratic
+    /// time, the other heuristics as well.
+    pub only_best_fit: Option<BestFit>,
     /// Varies the random choices.
     pub seed: u64,
     /// Set it to true from anywhere to end early with the best packing so far, as when the time is up.
     pub stop: Option<Arc<AtomicBool>>,
     /// Called, from any thread, with every lower height and every better bound.
     pub progress: Option<Arc<dyn Fn(Progress) + Send + Sync>>,
+}
+
+/// The orders in which a compiler places pieces, each into the smallest gap that holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BestFit {
+    /// The longest life first, and the largest first: XLA's global decreasing-size best fit.
+    Decreasing,
+    /// As they begin: libtpu's. What short pieces left behind is taken by small ones, so that it packs worse.
+    Beginning,
 }
 
 /// Most decisions of each worker by default: some seconds of search.
@@ -41,9 +50,9 @@ impl Options {
         Options { node_limit: Some(0), threads: 1, ..Options::default() }
     }
 
-    /// As XLA packs: for estimates of XLA.
-    pub fn as_xla() -> Self {
-        Options { only_best_fit: true, ..Options::quick() }
+    /// As a compiler packs: for estimates of it.
+    pub fn as_compiler(order: BestFit) -> Self {
+        Options { only_best_fit: Some(order), ..Options::quick() }
     }
 
     /// As many steps as fit into a time, so that the answer depends on the machine and its load.
@@ -61,7 +70,7 @@ impl Default for Options {
             node_limit: Some(DEFAULT_NODES),
             // Not the number of cores: the number of threads affects the result.
             threads: 2,
-            only_best_fit: false,
+            only_best_fit: None,
             seed: 0,
             stop: None,
             progress: None,

@@ -77,8 +77,8 @@ impl Arena {
     pub(crate) fn pack(&mut self, options: &memplan_pack::Options) -> Result<Packing, PlaceError> {
         let packing = match self.space {
             MemorySpaceId::MAIN => memplan_pack::pack(&self.problem, options),
-            // XLA's best fit is for main memory; near the cores XLA has another placement, which fits everything.
-            _ => self.pack_above_scratch(&memplan_pack::Options { only_best_fit: false, ..options.clone() }),
+            // A compiler's best fit is for main memory; near the cores XLA has another placement, which fits everything.
+            _ => self.pack_above_scratch(&memplan_pack::Options { only_best_fit: None, ..options.clone() }),
         };
         packing.map_err(|_| PlaceError::TooLarge { space: self.space })
     }

@@ -86,6 +86,8 @@ pub enum TakeOver {
     SingleValues,
     /// Of these, only results of the same shape as the operand, as XLA does it on CPUs.
     SameShapes,
+    /// None, as libtpu does it: only what must share storage does.
+    Never,
 }
 
 /// Which storages may become one by choice.
@@ -237,7 +239,7 @@ impl<P: Program> Build<'_, P> {
         let (inside, mut candidates): (Vec<_>, Vec<_>) =
             dying.partition(|&(_, storage)| storages.all[storage].kind == StorageKind::Temp);
         candidates.extend(inside);
-        if candidates.is_empty() {
+        if candidates.is_empty() || self.policy == TakeOver::Never {
             return;
         }
         let mut read: Vec<_> = reads.iter().map(|&value| (storages.of(value), value)).collect();

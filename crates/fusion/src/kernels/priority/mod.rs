@@ -36,12 +36,9 @@ const MOST_CODE: u64 = 10_000;
 /// Most readers of a producer that is asked about.
 const MOST_READERS: usize = 64;
 
-/// Most steps of a search, a second of work: operations of new kernels, and pairs of operands. What it has not asked about by
-/// then, others decide.
+/// Most steps of a search, a second of work: operations of new kernels, and operands of what is asked about. What it has not
+/// asked about by then, others decide.
 const MOST_STEPS: usize = 50_000_000;
-
-/// Pairs of operands that are compared in the time of an operation.
-const PAIRS_PER_STEP: usize = 8;
 
 /// Priorities are whole numbers of these per second, as in XLA.
 const STEPS_PER_SECOND: f64 = 4e9;
@@ -82,7 +79,7 @@ struct Search<'s, 'a> {
     /// What is asked about, with its priority.
     priorities: Vec<Option<i64>>,
     queue: BTreeSet<(i64, Place)>,
-    /// Operations of new kernels, and pairs of operands, so far.
+    /// Operations of new kernels, and operands of what was asked about, so far.
     steps: usize,
 }
 
@@ -171,9 +168,7 @@ impl<'s, 'a> Search<'s, 'a> {
         };
         self.priorities[producer as usize] = Some(priority);
         self.queue.insert((priority, producer));
-        let n_reads = |kernel: Place| self.kernel_at(kernel).reads.len();
-        let pairs = n_reads(producer) * consumers.iter().map(|&consumer| n_reads(consumer)).sum::<usize>();
-        self.steps += pairs / PAIRS_PER_STEP;
+        self.steps += self.kernel_at(producer).reads.len() * consumers.len();
     }
 
     /// Whether XLA makes one kernel of a producer and a reader: not of two reductions, and not if that is too much code.
