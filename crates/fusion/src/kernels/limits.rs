@@ -9,6 +9,7 @@ use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
 use super::super::report::Verdict;
+use super::epilogues::DEPTH;
 use super::{Grouper, Kernel, KernelId, Usage, strides};
 
 /// Columns that a kernel of nested products computes at once, of numbers of 32 bits and of fewer.
@@ -63,7 +64,8 @@ impl Grouper<'_> {
         if self.moves_sums(id) {
             return Err(Verdict::Producer(Opcode::Reshape));
         }
-        if self.is_padding_copy(id) || self.is_compacting_copy(id) && self.is_computed_from_sums(id) {
+        let is_padded = || self.is_padding_copy(id) && !self.reads_smaller(id, DEPTH);
+        if is_padded() || self.is_compacting_copy(id) && self.is_computed_from_sums(id) {
             return Err(Verdict::Padded);
         }
         Ok(class)
@@ -81,6 +83,14 @@ impl Grouper<'_> {
     /// reads those bytes.
     fn is_padding_copy(&self, id: InstructionId) -> bool {
         self.bytes_copied(id).is_some_and(|copied| copied < self.bytes[id])
+    }
+
+    /// Whether an instruction reads nothing but values that operations on elements, this many deep at most, make of arrays that
+    /// are much smaller: these are made in any layout.
+    fn reads_smaller(&self, id: InstructionId, depth: usize) -> bool {
+        self.large_arrays_read(id).all(|operand| {
+            depth > 0 && cost::is_pointwise(self.module, operand) && self.reads_smaller(operand, depth - 1)
+        })
     }
 
     /// Whether an instruction copies an array out of a layout that takes more bytes. The maker that requires that layout
