@@ -10,8 +10,8 @@ use memplan_fast_memory::{FastMemoryOptions, Selection, TransferOptions};
 use memplan_ir as ir;
 use memplan_ir::{Module, Op, Role};
 use memplan_memory::{
-    ByteRange, Bytes, CodeSize, Compiler, CompilerError, LatencyHiding, MemorySpaceId, PackingOrder, ProgramKind,
-    Scheduler, Target, Totals, WritesOver,
+    ByteRange, Bytes, Compiler, CompilerError, LatencyHiding, MemorySpaceId, PackingOrder, ProgramKind,
+    Scheduler, Target, Totals, TupleSize, WritesOver,
 };
 use memplan_pack as pack;
 use memplan_pack::BestFit;
@@ -57,7 +57,7 @@ impl Estimate {
         host(&self.planned)
     }
 
-    /// Bytes of main memory that the program itself takes.
+    /// Bytes of main memory that the program itself takes: its tuples of addresses.
     pub fn code(&self) -> Bytes {
         self.totals.temp.saturating_sub(self.planned.plan.totals.temp)
     }
@@ -163,7 +163,7 @@ impl Expected {
         let code = match planned.plan.totals.temp {
             // Without temporaries in main memory, there is no arena that tuples would be in.
             Bytes::ZERO => Bytes::ZERO,
-            _ => code_bytes(&module, &planned.facts.graph, &compiler.code),
+            _ => tuple_bytes(&module, &planned.facts.graph, &compiler.tuples),
         };
         Ok(Expected::planned(module, planned, copies, machine, code))
     }
@@ -330,14 +330,15 @@ fn fast_memory_options(compiler: &Compiler, machine: &Target, temp: Bytes) -> Op
 }
 
 /// The bytes of all tuples of addresses.
-fn code_bytes(module: &Module, graph: &CallGraph, size: &CodeSize) -> Bytes {
+fn tuple_bytes(module: &Module, graph: &CallGraph, size: &TupleSize) -> Bytes {
     let is_near = |array: &ir::ArrayShape| array.memory_space() != i64::from(MemorySpaceId::MAIN.0);
     let is_sliced = |array: &ir::ArrayShape| {
         is_near(array) && array.dense_bytes().is_some_and(|bytes| bytes >= size.sliced_from.0)
     };
     let n_tuples = |id: ir::InstructionId| {
         let instruction = &module.instructions[id];
-        let is_made = !instruction.op.only_passes_on() && !matches!(instruction.op.traits().role, Role::Provides | Role::Regroups);
+        let is_made = !instruction.op.only_passes_on()
+            && !matches!(instruction.op.traits().role, Role::Provides | Role::Regroups);
         match &instruction.op {
             Op::CopyStart { .. } if module.shape(id).first_array().is_some_and(is_sliced) => 2 * size.slices,
             _ => u64::from(is_made && module.shape(id).is_tuple()),

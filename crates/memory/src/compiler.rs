@@ -75,9 +75,9 @@ pub struct Compiler {
     /// For which copies from and to the host's memory kernels wait.
     #[serde(default)]
     pub waits_for_host: HostWaits,
-    /// Bytes of main memory that the program itself takes.
+    /// Main memory for tuples of addresses.
     #[serde(default)]
-    pub code: CodeSize,
+    pub tuples: TupleSize,
     /// Its fusion rules.
     pub fusion: FusionRules,
     /// How far its own figures are from estimates; nothing where nobody measured.
@@ -119,10 +119,10 @@ pub enum PackingOrder {
     Beginning,
 }
 
-/// Main memory for tuples of addresses, which a program on a TPU keeps beside its temporaries.
+/// Main memory for tuples of addresses, which a program on a TPU keeps beside its temporaries if it has any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct CodeSize {
+pub struct TupleSize {
     /// Bytes of each tuple: the results of a kernel, the state of a loop, a copy that is under way.
     pub per_tuple: Bytes,
     /// Arrays of at least so many bytes are copied into the memory near the cores in slices.

@@ -45,7 +45,7 @@ mod tpu_layout;
 pub use addressing::{Addressing, Digit, is_view};
 pub use closest::{closest, did_you_mean};
 pub use compiler::{
-    CodeSize, Compiler, CompilerError, HostWaits, LatencyHiding, PackingOrder, Scheduler, WritesOver,
+    Compiler, CompilerError, HostWaits, LatencyHiding, PackingOrder, Scheduler, TupleSize, WritesOver,
 };
 pub use fast_memory::{FastMemoryDecision, Prefetch, SlicePrefetch, SliceTiming};
 pub use fusion_rules::{ContractionRules, FusionGoal, FusionRules, KernelTimeRules, MultiOutputRules};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use memplan_pack::{
-    Item, Options, Problem, Progress, Status, fit, generate, minimize, table::Table, validate,
+    BestFit, Item, Options, Problem, Progress, Status, fit, generate, minimize, pack, table::Table, validate,
 };
 use memplan_testkit::shared;
 
@@ -32,6 +32,21 @@ fn preferences_are_followed_where_they_are_free() {
     assert_eq!((packing.height, packing.offsets[free]), (110, 90));
     assert!(packing.offsets[costly] <= 100);
     assert_eq!(validate(&problem, &packing.offsets), Ok(110));
+}
+
+/// A small piece takes the place of a large one that ended, and leaves too little of it for the next large one.
+#[test]
+fn pieces_are_placed_in_the_order_of_a_compiler() {
+    let mut problem = Problem::new();
+    for (size, life) in [(250, 0..2), (250, 1..4), (1, 2..12), (250, 3..10)] {
+        problem.push(Item::new(size, life));
+    }
+    let height = |order| {
+        let packing = pack(&problem, &Options::as_compiler(order)).expect("nothing is wrong with it");
+        assert_eq!(validate(&problem, &packing.offsets), Ok(packing.height));
+        packing.height
+    };
+    assert_eq!((height(BestFit::Decreasing), height(BestFit::Beginning)), (501, 750));
 }
 
 #[test]

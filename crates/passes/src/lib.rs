@@ -42,10 +42,11 @@ pub use memplan_fusion::{
 };
 pub use memplan_lean::{
     BANDS, BandedPart, Bands, BandsReport, Borders, CHECKPOINT_LAYERS, Checkpoint, CheckpointLayers,
-    GRADIENTS_FIRST, Halo, LOOP_RESIDUALS, LoopResiduals, LoweredPeak, MASKS_FROM_RESULTS, PARTS, PIN_LAYOUTS,
-    Parts, PartsReport, Products, REMAT, REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS, ROW_BLOCKS, Recomputed,
-    Remat, RematReport, ResidualPair, ResidualsReport, RowBlocks, SPLIT_CONCATENATIONS, Saves,
-    SplitConcatenations, Tie, checkpoint, kept_for_backward, narrow_arguments, narrow_values,
+    GRADIENTS_FIRST, Halo, LOOP_RESIDUALS, LoopResiduals, LoweredPeak, MASKS_FROM_RESULTS, PARTS,
+    PIN_LAYOUTS, Parts, PartsReport, Products, REMAT, REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS,
+    ROW_BLOCKS, Recomputed, Remat, RematReport, ResidualPair, ResidualsReport, RowBlocks,
+    SPLIT_CONCATENATIONS, Saves, SplitConcatenations, Tie, checkpoint, kept_for_backward, narrow_arguments,
+    narrow_values,
 };
 pub use memplan_loop_state::{
     CONDITIONAL_IN_PLACE, COUNTERS_PAST_BARRIERS, FLAT_LOOP_STATE, KeepWithinLoops, LOOP_STATE_IN_PLACE,

@@ -119,7 +119,8 @@ impl Pass for RowBlocks {
             let mut most = u64::MAX;
             if is_in_part {
                 let of_all = self.cut_up_to(most, &mut module.clone(), target, smallest)?;
-                most = (u128::from(of_all) * u128::from(self.parts_of_32) / u128::from(RowBlocks::WHOLE)) as u64;
+                most =
+                    (u128::from(of_all) * u128::from(self.parts_of_32) / u128::from(RowBlocks::WHOLE)) as u64;
             }
             if self.cut_up_to(most, module, target, smallest)? == 0 {
                 break;
