@@ -49,11 +49,10 @@ def bounds(residuals, backend):
 
 @functools.cache
 def unseen(backend):
-    """Kinds and ratios of first estimates. libtpu was asked about few of these programs, so its are those of the GPU."""
+    """Kinds and ratios of first estimates."""
     with open(pathlib.Path(__file__).with_name('unseen.tsv'), newline='') as file:
         rows = list(csv.DictReader(file, delimiter='\t'))
-    asked = 'gpu' if backend == 'tpu' else backend
-    known = [row for row in rows if row['backend'] == asked and row['total'] and row['first']]
+    known = [row for row in rows if row['backend'] == backend and row['total'] and row['first']]
     return [(row['kind'], int(row['total']) / int(row['first'])) for row in known]
 
 

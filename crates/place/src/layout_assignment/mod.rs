@@ -552,7 +552,7 @@ impl<'a> Choice<'a> {
                 let alike = own.into_iter().chain(repeated).filter_map(|&operand| self.laid_out(operand));
                 let alike: Vec<ArrayShape> =
                     alike.filter(|operand| operand.dimensions == array.dimensions).collect();
-                let wide = alike.iter().find(|operand| self.is_wide(operand));
+                let wide = alike.iter().find(|operand| self.is_wide(operand) && !self.is_concatenated(id));
                 is_wide = wide.is_some();
                 wide.or(alike.first())?.minor_to_major()
             }
@@ -569,6 +569,14 @@ impl<'a> Choice<'a> {
             return Some(self.target.layout_with_order(array, &order));
         }
         self.no_larger(array, &order)
+    }
+
+    /// Whether only concatenations read a value: these read all their operands in the layout of the result.
+    fn is_concatenated(&self, id: InstructionId) -> bool {
+        let users = self.users.of(id);
+        let is_joined =
+            |&user: &InstructionId| matches!(self.module.instructions[user].op, Op::Concatenate { .. });
+        !users.is_empty() && users.iter().all(is_joined)
     }
 
     /// Whether an array is laid out with more padding than the machine's own layout has, since a kernel wants it so.
