@@ -337,8 +337,9 @@ fn tuple_bytes(module: &Module, graph: &CallGraph, size: &TupleSize) -> Bytes {
     };
     let n_tuples = |id: ir::InstructionId| {
         let instruction = &module.instructions[id];
-        let is_made = !instruction.op.only_passes_on()
-            && !matches!(instruction.op.traits().role, Role::Provides | Role::Regroups);
+        let is_made = id == module.entry_computation().root
+            || !instruction.op.only_passes_on()
+                && !matches!(instruction.op.traits().role, Role::Provides | Role::Regroups);
         match &instruction.op {
             Op::CopyStart { .. } if module.shape(id).first_array().is_some_and(is_sliced) => 2 * size.slices,
             _ => u64::from(is_made && module.shape(id).is_tuple()),
