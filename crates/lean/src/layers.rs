@@ -153,10 +153,9 @@ struct Forward<'a> {
 
 impl<'a> Forward<'a> {
     fn new(module: &'a Module, target: &Target, phases: &Phases) -> Forward<'a> {
-        let instructions = forward_in_order(module, phases);
+        let (instructions, is_made) = forward_in_order(module, phases);
         let place: FxHashMap<InstructionId, usize> =
             instructions.iter().enumerate().map(|(i, &id)| (id, i)).collect();
-        let is_made = made(module, &instructions);
         let mut last: Vec<usize> = (0..instructions.len()).collect();
         let mut is_kept: FxHashSet<InstructionId> = FxHashSet::default();
         for &id in &module.entry_computation().instructions {
@@ -311,8 +310,8 @@ const FEW: u64 = 4;
 
 /// The instructions of the forward half in the order of a depth-first walk from the deepest result, so that networks beside
 /// each other come one after the other, and random numbers where they are used. Each of the others, which only the backward
-/// half reads, follows its last operand.
-fn forward_in_order(module: &Module, phases: &Phases) -> Vec<InstructionId> {
+/// half reads, follows its last operand. With those of them that are [`made`].
+fn forward_in_order(module: &Module, phases: &Phases) -> (Vec<InstructionId>, FxHashSet<InstructionId>) {
     let entry = &module.entry_computation().instructions;
     let is_forward = |id: InstructionId| phases.of(id) == Phase::Forward;
     let mut depth: FxHashMap<InstructionId, u32> = FxHashMap::default();
@@ -325,7 +324,7 @@ fn forward_in_order(module: &Module, phases: &Phases) -> Vec<InstructionId> {
         is_read.extend(operands);
     }
     let ends = entry.iter().copied().filter(|id| is_forward(*id) && !is_read.contains(id));
-    let Some(last) = ends.clone().max_by_key(|id| depth[id]) else { return Vec::new() };
+    let Some(last) = ends.clone().max_by_key(|id| depth[id]) else { return Default::default() };
     let mut forward = Vec::new();
     let mut is_listed: FxHashSet<InstructionId> = FxHashSet::default();
     let mut walk = |from: InstructionId, forward: &mut Vec<InstructionId>| {
@@ -362,7 +361,7 @@ fn forward_in_order(module: &Module, phases: &Phases) -> Vec<InstructionId> {
     }
     // Stable: an instruction stays behind its operands of the same place.
     forward.sort_by_key(|id| place[id]);
-    forward
+    (forward, is_made)
 }
 
 /// The values that take bytes and are made of more than parameters: weights in another type are made where they are used.
