@@ -21,8 +21,8 @@ pub struct Options {
     pub node_limit: Option<u64>,
     /// Threads to use; at least one is. Without feature `std`, which has threads, the calling one does the work of all.
     pub threads: usize,
-    /// Only best fit in the orders of a compiler, of which the lowest packing counts. With too many pieces for its quadratic
-    /// time, the other heuristics as well.
+    /// Packs by best fit alone, in the orders of a compiler, and keeps the lowest packing. Best fit takes quadratic time: if
+    /// there are too many pieces for it, the other heuristics pack them.
     pub only_best_fit: Option<BestFit>,
     /// Varies the random choices.
     pub seed: u64,

@@ -222,7 +222,7 @@ impl Search<'_, '_> {
         self.add(kernel, &producer.members, uses);
     }
 
-    /// Adds members, the first of which is used like this. The uses of those before do not change.
+    /// Adds members to a kernel, which uses the first of them as `uses` says. The uses of its other members stay the same.
     fn add(&self, kernel: &mut Candidate, members: &[Member], uses: Uses) {
         let first = kernel.members.len() as u32;
         let mut uses_of = vec![Uses::default(); members.len()];

@@ -36,8 +36,8 @@ const MOST_CODE: u64 = 10_000;
 /// Most readers of a producer that is asked about.
 const MOST_READERS: usize = 64;
 
-/// Most steps of a search, a second of work: operations of new kernels, and operands of what is asked about. What it has not
-/// asked about by then, others decide.
+/// The most steps of a search, which take about a second. A step is an operation of a new kernel, or an operand of a producer
+/// whose priority is computed. The rest of this module decides about producers that are left then.
 const MOST_STEPS: usize = 50_000_000;
 
 /// Priorities are whole numbers of these per second, as in XLA.
@@ -79,7 +79,7 @@ struct Search<'s, 'a> {
     /// What is asked about, with its priority.
     priorities: Vec<Option<i64>>,
     queue: BTreeSet<(i64, Place)>,
-    /// Operations of new kernels, and operands of what was asked about, so far.
+    /// The steps so far.
     steps: usize,
 }
 
