@@ -30,7 +30,7 @@ use memplan_ir::{
     AliasKind, ArrayShape, BufferDonor, InstructionId, Layout, Module, Names, Op, PositionId, ProgramShape,
     Shape, ShapeIndex, Users, copy_around_library_calls, layouts_asked_for, results_of_library_calls,
 };
-use memplan_memory::Target;
+use memplan_memory::{Bytes, Target};
 use memplan_rewriter::rows::is_repetition;
 use memplan_rewriter::{Context, Outcome, Pass, PassError, call_graph, cost, views};
 use petgraph::unionfind::UnionFind;
@@ -532,8 +532,12 @@ impl<'a> Choice<'a> {
         let order = match &instruction.op {
             Op::Transpose { .. } | Op::Reshape { .. } => {
                 let operand = operands.next()?;
-                is_wide = self.is_wide(&operand);
-                views::order_of_result(&instruction.op, &operand, array)?
+                let order = views::order_of_result(&instruction.op, &operand, array)?;
+                // Where the tiles of the result take more bytes, it is no view.
+                is_wide = self.is_wide(&operand)
+                    && self.size(array, &self.target.layout_with_order(array, &order))
+                        <= self.target.size_of(&Shape::Array(operand));
+                order
             }
             Op::Slice { .. }
             | Op::DynamicSlice { .. }
@@ -589,11 +593,14 @@ impl<'a> Choice<'a> {
 
     /// The layout of an order, if it takes no more bytes than the machine's own.
     fn no_larger(&self, array: &ArrayShape, order: &[i64]) -> Option<Layout> {
-        let size = |layout: &Layout| {
-            self.target.size_of(&Shape::Array(ArrayShape { layout: Some(layout.clone()), ..array.clone() }))
-        };
         let layout = self.target.layout_with_order(array, order);
-        (size(&layout) <= size(&self.target.default_layout(array))).then_some(layout)
+        let usual = self.target.default_layout(array);
+        (self.size(array, &layout) <= self.size(array, &usual)).then_some(layout)
+    }
+
+    /// The bytes of an array in a layout.
+    fn size(&self, array: &ArrayShape, layout: &Layout) -> Bytes {
+        self.target.size_of(&Shape::Array(ArrayShape { layout: Some(layout.clone()), ..array.clone() }))
     }
 
     /// The array that an instruction makes, with the layout chosen for it; `None` before one is chosen.
