@@ -62,7 +62,7 @@ pub use memplan_place::{
 pub use memplan_rewriter::rows::makes_values;
 pub use memplan_rewriter::{
     AnyPass, CALL_INLINER, CSE, Context, Cse, DCE, MAX_INLINED_PER_INSTRUCTION, OneIn, Outcome, Pass,
-    PassError, PassFn, PassRun, Pipeline, Report, RunOptions, run,
+    PassError, PassFn, PassRun, Pipeline, Report, RunOptions, SINGLE_CALL_INLINER, run,
 };
 pub use memplan_simplify::{
     ALGEBRAIC_SIMPLIFIER, AlgebraicSimplifier, BITCAST_EXPANDER, CONDITIONAL_SIMPLIFIER, CONSTANT_FOLDING,
@@ -84,8 +84,8 @@ pub use memplan_xla::{
     REDUCE_WINDOW_REWRITER, RESHAPE_DECOMPOSER, RESHAPE_MOVER, RESHAPES_BY_ROWS, RNG_BIT_GENERATOR_EXPANDER,
     SCATTER_OF_ADDEND, SCATTER_SLICE_SIMPLIFIER, SELECT_AND_SCATTER_EXPANDER, SOFTMAX_REWRITER_TRITON,
     SORT_IOTA_FUSION, SPLITK_REWRITER, SPLITS_LAST, STABLE_SORT_EXPANDER, SUB_BYTE_SIZE_SETTER,
-    SplitkRewriter, TOPK_DECOMPOSER, TRANSPOSE_FOLDING, TREE_REDUCTION_REWRITER, TRIANGULAR_SOLVE_LAYOUTS,
-    TopkDecomposer, WIDEN_FOR_EACH_READER,
+    SUMS_BEFORE_SPLITS, SplitkRewriter, TOPK_DECOMPOSER, TRANSPOSE_FOLDING, TREE_REDUCTION_REWRITER,
+    TRIANGULAR_SOLVE_LAYOUTS, TopkDecomposer, WIDEN_FOR_EACH_READER,
 };
 pub use micro_batches::micro_batches;
 pub use of_compiler::of_compiler;
@@ -98,6 +98,7 @@ pub const ALL: &[&dyn Pass] = &[
     &BANDS,
     &BITCAST_EXPANDER,
     &CALL_INLINER,
+    &SINGLE_CALL_INLINER,
     &CHECKPOINT_LAYERS,
     &CONDITIONAL_IN_PLACE,
     &CONDITIONAL_SIMPLIFIER,
@@ -195,6 +196,7 @@ pub const FOREIGN: &[&dyn Pass] = &[
     &SHARDING_REMOVER,
     &SPLITK_REWRITER,
     &SPLITS_LAST,
+    &SUMS_BEFORE_SPLITS,
     &SPMD_PARTITIONER,
     &SOFTMAX_REWRITER_TRITON,
     &SORT_IOTA_FUSION,

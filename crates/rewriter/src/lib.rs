@@ -78,7 +78,7 @@ pub use pass::{
 pub use report::Report;
 pub use rewrite::Rewriter;
 pub use side_effects::SideEffects;
-pub use tidy::{CALL_INLINER, CSE, Cse, DCE, MAX_INLINED_PER_INSTRUCTION, inline};
+pub use tidy::{CALL_INLINER, CSE, Cse, DCE, MAX_INLINED_PER_INSTRUCTION, SINGLE_CALL_INLINER, inline};
 
 /// This many bytes count as nothing: the alignment of a buffer is no smaller on any target.
 pub const NEGLIGIBLE_BYTES: u64 = 64;

@@ -136,7 +136,7 @@ pub use select_and_scatter_expander::SELECT_AND_SCATTER_EXPANDER;
 pub use softmax_rewriter_triton::SOFTMAX_REWRITER_TRITON;
 pub use sort_iota_fusion::SORT_IOTA_FUSION;
 pub use splitk_rewriter::{SPLITK_REWRITER, SplitkRewriter, SplitkRules};
-pub use splits_last::SPLITS_LAST;
+pub use splits_last::{SPLITS_LAST, SUMS_BEFORE_SPLITS};
 pub use stable_sort_expander::{STABLE_SORT_EXPANDER, StableSortExpander, StableSortRules};
 pub use sub_byte_size_setter::SUB_BYTE_SIZE_SETTER;
 pub use topk_decomposer::{TOPK_DECOMPOSER, TopkDecomposer, TopkRules};

@@ -7,7 +7,10 @@
 //! ```
 //!
 //! Features in groups (group normalization) have a short last dimension, which tiles would pad. libtpu works on whole features
-//! and sums groups last. *Changed* means that an operation was moved before a reshape.
+//! and sums groups last. `sums-before-splits` moves sums alone: libtpu inlines functions with several callers after it moved
+//! elementwise work, which then stays in groups (`jnp.var` of normalizations of equal shape).
+//!
+//! *Changed* means that an operation was moved before a reshape.
 
 use memplan_ir::{Dimensions, InstructionId, Op, Shape};
 use memplan_rewriter::views::common_runs;
@@ -20,6 +23,13 @@ pub const SPLITS_LAST: Sweep = Sweep {
     name: "splits-last",
     description: "compute before splitting dimensions, as XLA's TPU compiler does",
     rule,
+};
+
+/// The pass for sums.
+pub const SUMS_BEFORE_SPLITS: Sweep = Sweep {
+    name: "sums-before-splits",
+    description: "sum before splitting dimensions, as XLA's TPU compiler does",
+    rule: sum,
 };
 
 const RESHAPE: Op = Op::Reshape { inferred_dimension: None };
@@ -106,6 +116,9 @@ fn unsplit(
 /// Reduces whole dimensions before the split, and the other ones after it.
 fn sum(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     let Op::Reduce { dimensions } = r.op(id).clone() else { return None };
+    if r.has_control_dependencies(id) {
+        return None;
+    }
     let &[split, initial] = r.operands(id) else { return None };
     let (reducer, element_type, result) = (r.get(id).called[0], r.element_type(id)?, r.shape(id).clone());
     let runs = runs_of(r, split)?;

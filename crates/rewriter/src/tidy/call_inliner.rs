@@ -1,4 +1,5 @@
-//! `call-inliner`: replaces a call by the instructions of the called computation.
+//! `call-inliner`: replaces a call by the instructions of the called computation; `single-call-inliner`: only where no other
+//! instruction calls it.
 //!
 //! ```text
 //! square { p = f32[4] parameter(0)
@@ -28,11 +29,31 @@ use crate::{Context, PassError, PassFn};
 pub const CALL_INLINER: PassFn =
     PassFn { name: "call-inliner", description: "replace calls by the called computations", run };
 
+/// Puts callees that have one caller in place of the call.
+pub const SINGLE_CALL_INLINER: PassFn = PassFn {
+    name: "single-call-inliner",
+    description: "replace calls by the called computations that nothing else calls",
+    run: run_single,
+};
+
 /// Most copies made for each instruction of the module. JAX programs copy each function a handful of times; a chain
 /// of functions that each call the next one twice doubles with every link.
 pub const MAX_INLINED_PER_INSTRUCTION: usize = 64;
 
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+    inline_calls(module, |_| true)
+}
+
+fn run_single(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
+    let mut n_callers: FxHashMap<ComputationId, u32> = FxHashMap::default();
+    for callee in module.instructions.values().flat_map(|instruction| &instruction.called) {
+        *n_callers.entry(*callee).or_default() += 1;
+    }
+    inline_calls(module, |callee| n_callers[&callee] == 1)
+}
+
+/// Inlines the calls of some computations.
+fn inline_calls(module: &mut Module, is_inlined: impl Fn(ComputationId) -> bool) -> Result<bool, PassError> {
     let mut budget = MAX_INLINED_PER_INSTRUCTION * (module.instruction_count() + 1024);
     let mut rewriter = Rewriter::new(module);
     // Callees come first, so a computation is copied into its caller after inlining in it.
@@ -41,6 +62,9 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
             return None;
         }
         let callee = r.get(id).called[0];
+        if !is_inlined(callee) {
+            return None;
+        }
         budget = budget.checked_sub(r.module().computations[callee].instructions.len())?;
         let arguments = r.operands(id).to_vec();
         Some(inline(r, id, callee, &arguments))
