@@ -137,11 +137,11 @@ fn need_of(module: &Module, id: InstructionId, operand: usize) -> Need {
     }
 }
 
-/// Whether images are compared with zero whose columns are short enough for a word of 32 bits: libtpu keeps the bits instead,
-/// from where the numbers are computed. Here the rounded numbers are compared, which have the same sign.
+/// Whether images are compared with zero whose rows or columns are short enough for a word of 32 bits: libtpu keeps the bits
+/// instead, from where the numbers are computed. Here the rounded numbers are compared, which have the same sign.
 fn asks_for_sign(module: &Module, id: InstructionId) -> bool {
     let is_packed = module.plain_array(id).is_some_and(
-        |array| matches!(array.dimensions[..], [_, height, _, _] if height <= i64::from(u32::BITS)),
+        |array| matches!(array.dimensions[..], [_, height, width, _] if height.min(width) <= i64::from(u32::BITS)),
     );
     is_packed && module.instructions[id].operands.iter().any(|&operand| is_zero(module, operand))
 }

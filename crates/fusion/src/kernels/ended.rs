@@ -25,9 +25,26 @@ impl Grouper<'_> {
             .filter(|&operand| self.bytes[id] <= self.bytes[operand] && self.could_end_product(id, operand));
         let adds = || strides::adds_product(self.module, self.users, id).then_some(Opcode::Dot);
         let is_followed = || self.is_led_to_by_product(id).then_some(Opcode::Dot);
-        let is_slow = || self.ends_convolution_slowly(id, usages).then_some(Opcode::Convolution);
+        let ends_convolution = || {
+            let ends = self.narrows_convolution(id) || self.ends_convolution_slowly(id, usages);
+            ends.then_some(Opcode::Convolution)
+        };
         let first = ended.next().map(|product| self.module.instructions[product].opcode());
-        first.or_else(adds).or_else(is_followed).or_else(is_slow)
+        first.or_else(adds).or_else(is_followed).or_else(ends_convolution)
+    }
+
+    /// Whether operations on elements, each read by the next one alone, lead from a convolution to a conversion that takes fewer
+    /// bytes, and that is compared with others: where its sign was asked for in all its bits, nothing reads these.
+    fn narrows_convolution(&self, id: InstructionId) -> bool {
+        let instruction = &self.module.instructions[id];
+        let rules = &self.target.fusion.convolution;
+        let is_compared = |&user: &InstructionId| self.module.instructions[user].opcode() == Opcode::Compare;
+        rules.epilogue
+            && rules.windows_outside_tiles
+            && instruction.op == Op::Convert
+            && self.bytes[id] < self.bytes[instruction.operands[0]]
+            && self.users.of(id).iter().any(is_compared)
+            && self.any_product_before(id, Opcode::Convolution, |_| false, |_, _| true)
     }
 
     /// Whether operations lead from a product to `id`, each read by the next one alone, and `id` takes no more bytes than the
@@ -44,28 +61,29 @@ impl Grouper<'_> {
             return false;
         }
         let moves = |op: &Op| matches!(op, Op::Reshape { .. } | Op::Bitcast | Op::Transpose { .. });
-        self.any_product_before(id, moves, |product, before| {
+        self.any_product_before(id, Opcode::Dot, moves, |product, before| {
             self.bytes[id] <= self.bytes[product] || self.are_scores(id, product, before)
         })
     }
 
     /// Whether operations on elements, each read by the next one alone, lead from a product to `id`.
     pub(super) fn follows_product(&self, id: InstructionId) -> bool {
-        self.any_product_before(id, |op| matches!(op, Op::Reshape { .. }), |_, _| true)
+        self.any_product_before(id, Opcode::Dot, |op| matches!(op, Op::Reshape { .. }), |_, _| true)
     }
 
     /// Whether an operation slices a product, or values computed from it element by element, and the product's kernel stores
     /// the slice alone.
     pub(super) fn is_part_of_product(&self, slice: InstructionId) -> bool {
         let moves = |op: &Op| matches!(op, Op::Reshape { .. } | Op::Bitcast | Op::Slice { .. });
-        self.target.fusion.dot.slices && self.any_product_before(slice, moves, |_, _| true)
+        self.target.fusion.dot.slices && self.any_product_before(slice, Opcode::Dot, moves, |_, _| true)
     }
 
-    /// Whether a product is as asked for from which operations on elements, or such that move them, each read by the next one
+    /// Whether a product of a kind is as asked for from which operations on elements, or such that move them, each read by the next one
     /// alone, lead to `id`. `is_asked_for` gets the operations that were followed up to then, too.
     fn any_product_before(
         &self,
         id: InstructionId,
+        kind: Opcode,
         moves: impl Fn(&Op) -> bool,
         is_asked_for: impl Fn(InstructionId, &[InstructionId]) -> bool,
     ) -> bool {
@@ -75,8 +93,9 @@ impl Grouper<'_> {
         while let Some(&at) = before.get(n_followed).filter(|_| n_followed < MOST_FOLLOWED) {
             n_followed += 1;
             for &operand in self.module.instructions[at].operands.iter().filter(|&&of| is_read_once(of)) {
-                match &self.module.instructions[operand].op {
-                    Op::Dot(_) if is_asked_for(operand, &before) => return true,
+                let instruction = &self.module.instructions[operand];
+                match &instruction.op {
+                    _ if instruction.opcode() == kind && is_asked_for(operand, &before) => return true,
                     op if moves(op) || cost::is_pointwise(self.module, operand) => before.push(operand),
                     _ => {}
                 }
