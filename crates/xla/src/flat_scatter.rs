@@ -7,7 +7,8 @@
 //! ```
 //!
 //! libtpu does so with gradients of tables that are looked up by several numbers, which begin as one number everywhere. A row
-//! outside of the table along any dimension goes to a place behind the end, so that it is dropped, too.
+//! outside of the table along any dimension goes to a place behind the end, so that it is dropped, too. Rows that are added to
+//! the result of such a scatter are added to the flat table.
 //!
 //! Left alone: scatters into arrays that are not equal everywhere (caches), of several arrays, of windows, along dimensions
 //! that are not the first ones, and by numbers that are not `s32`. *Changed* means that there is a new reshape.
@@ -30,17 +31,18 @@ pub const FLAT_SCATTER: Sweep = Sweep {
 
 fn rule(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     let Op::Scatter(numbers) = r.op(id).clone() else { return None };
-    let &[zeros, indices, _] = r.operands(id) else { return None };
-    let zero = r.splat(zeros)?;
+    let &[table, indices, _] = r.operands(id) else { return None };
     let extents = r.dimensions(id)?;
     let n_indexed = n_indexed(&numbers).filter(|&n| n > 1)?;
     let (indexed, row) = extents.split_at(n_indexed);
     let n_rows = indexed.iter().try_fold(1i64, |product, &extent| product.checked_mul(extent))?;
+    let flat: Vec<i64> = [n_rows].into_iter().chain(row.iter().copied()).collect();
+    let table = match r.splat(table) {
+        Some(value) => r.splat_array(value, &flat),
+        None => scattered_flat(r, table, &flat)?,
+    };
     let coordinates = coordinates(r, indices, &numbers)?;
     let places = places(r, &coordinates, indexed, n_rows)?;
-
-    let flat: Vec<i64> = [n_rows].into_iter().chain(row.iter().copied()).collect();
-    let zeros = r.splat_array(zero, &flat);
     let shape = Shape::array(r.element_type(id)?, flat);
     let op = Op::Scatter(Box::new(ScatterDimensions {
         inserted_window_dims: [0].into_iter().collect(),
@@ -55,10 +57,17 @@ fn rule(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     let scattered = r.copy(id, |scatter| {
         scatter.op = op;
         scatter.shape = shape;
-        scatter.operands[0] = zeros;
+        scatter.operands[0] = table;
         scatter.operands[1] = places;
     });
     r.reshaped(scattered, &extents)
+}
+
+/// The flat table that an array is a reshape of, if it is a scatter's result: rows are added to it again.
+fn scattered_flat(r: &Rewriter<'_>, table: InstructionId, flat: &[i64]) -> Option<InstructionId> {
+    let Op::Reshape { .. } = r.op(table) else { return None };
+    let source = r.operand(table, 0);
+    (matches!(r.op(source), Op::Scatter(_)) && r.dimensions(source)?[..] == *flat).then_some(source)
 }
 
 /// How many dimensions rows are looked up along, if these are the first ones, and each row is at one place of them.

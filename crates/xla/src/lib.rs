@@ -130,7 +130,7 @@ pub use reshape_mover::RESHAPE_MOVER;
 pub use reshapes_by_rows::RESHAPES_BY_ROWS;
 pub use result_layouts::DEFAULT_RESULT_LAYOUTS;
 pub use rng_bit_generator_expander::RNG_BIT_GENERATOR_EXPANDER;
-pub use scatter_of_addend::SCATTER_OF_ADDEND;
+pub use scatter_of_addend::{SCATTER_OF_ADDEND, SCATTERS_TOGETHER};
 pub use scatter_slice_simplifier::SCATTER_SLICE_SIMPLIFIER;
 pub use select_and_scatter_expander::SELECT_AND_SCATTER_EXPANDER;
 pub use softmax_rewriter_triton::SOFTMAX_REWRITER_TRITON;
