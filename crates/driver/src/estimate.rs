@@ -290,7 +290,7 @@ fn plan_options(compiler: &Compiler) -> PlanOptions {
     let take_over = match compiler.writes_over {
         WritesOver::Operands => TakeOver::SingleValues,
         WritesOver::SameShapes => TakeOver::SameShapes,
-        WritesOver::Nothing => TakeOver::Never,
+        WritesOver::Arrays => TakeOver::Arrays,
     };
     let order = match compiler.packs {
         PackingOrder::Decreasing => BestFit::Decreasing,

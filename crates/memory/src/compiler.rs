@@ -104,8 +104,8 @@ pub enum WritesOver {
     Operands,
     /// Of these, those of the same shape as the result.
     SameShapes,
-    /// None.
-    Nothing,
+    /// Of these, those that are arrays by themselves: no elements of tuples, and none that something renames in between.
+    Arrays,
 }
 
 /// An order in which temporaries are placed.

@@ -86,8 +86,21 @@ pub enum TakeOver {
     SingleValues,
     /// Of these, only results of the same shape as the operand, as XLA does it on CPUs.
     SameShapes,
-    /// None, as libtpu does it: only what must share storage does.
-    Never,
+    /// Also chains of these, but only results of the same shape as the operand, which is an array that was written alone, as
+    /// libtpu does it.
+    Arrays,
+}
+
+impl TakeOver {
+    /// Whether operand and result of an instant have shapes with which one may take over the other.
+    fn has_shape(self, program: &impl Program, time: Time, operand: ValueId, result: ValueId) -> bool {
+        let is_same = || program.is_same_shape(time, operand, result);
+        match self {
+            TakeOver::Any | TakeOver::SingleValues => true,
+            TakeOver::SameShapes => is_same(),
+            TakeOver::Arrays => program.reads_alone(time, operand) && is_same(),
+        }
+    }
 }
 
 /// Which storages may become one by choice.
@@ -239,7 +252,7 @@ impl<P: Program> Build<'_, P> {
         let (inside, mut candidates): (Vec<_>, Vec<_>) =
             dying.partition(|&(_, storage)| storages.all[storage].kind == StorageKind::Temp);
         candidates.extend(inside);
-        if candidates.is_empty() || self.policy == TakeOver::Never {
+        if candidates.is_empty() {
             return;
         }
         let mut read: Vec<_> = reads.iter().map(|&value| (storages.of(value), value)).collect();
@@ -260,9 +273,7 @@ impl<P: Program> Build<'_, P> {
                 rest = others;
             }
             let fits = |&&(operand, from): &&(ValueId, StorageId)| {
-                let has_shape = || {
-                    self.policy != TakeOver::SameShapes || self.program.is_same_shape(time, operand, result)
-                };
+                let has_shape = || self.policy.has_shape(self.program, time, operand, result);
                 let is_seen = || self.among == Among::All || self.program.reads_directly(time, operand);
                 self.written_at[from] != time + 1
                     && has_shape()
@@ -322,12 +333,13 @@ impl<P: Program> Build<'_, P> {
 
     /// Whether an instant writes results in one storage over all that it reads in another, and nothing else there.
     fn is_written_over(&self, time: Time, old: StorageId, new: StorageId) -> bool {
-        self.policy == TakeOver::Any
+        matches!(self.policy, TakeOver::Any | TakeOver::Arrays)
             && self.storages.is_written_over(self.program, self.policy, time, old, new)
     }
 
     fn policy_allows(&self, a: &Storage, b: &Storage) -> bool {
-        self.policy == TakeOver::Any || a.values.iter().chain(&b.values).all(|&value| self.is_alone[value])
+        matches!(self.policy, TakeOver::Any | TakeOver::Arrays)
+            || a.values.iter().chain(&b.values).all(|&value| self.is_alone[value])
     }
 }
 
@@ -356,8 +368,7 @@ impl Storages {
         let mut read = program.reads(time).filter(|&value| self.of(value) == old).peekable();
         let has_both = read.peek().is_some() && !results.is_empty();
         let may_overwrite = |value: ValueId, result: ValueId| {
-            program.may_overwrite(time, value, result)
-                && (policy != TakeOver::SameShapes || program.is_same_shape(time, value, result))
+            program.may_overwrite(time, value, result) && policy.has_shape(program, time, value, result)
         };
         has_both
             && read.all(|value| {

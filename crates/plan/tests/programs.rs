@@ -176,6 +176,11 @@ impl Program for Ordered<'_> {
             && values[operand].size == values[result].size
     }
 
+    fn reads_alone(&self, _: Time, operand: ValueId) -> bool {
+        let mut writers = self.source.operations.iter().map(|operation| &operation.writes);
+        writers.any(|writes| *writes == [operand])
+    }
+
     fn scratch(&self) -> impl Iterator<Item = Scratch> {
         let operations = self.order.iter().map(|&operation| &self.source.operations[operation]);
         operations.zip(0..).map(|(operation, time)| Scratch {
@@ -256,8 +261,9 @@ proptest! {
         prop_assert!(found[last].report.peak <= textual);
         let program = source.in_order(found[last].order.iter().map(|node| node.index()).collect());
         for target in [target(), aligned_target()] {
-            for options in [PlaceOptions::default(), as_xla(TakeOver::SingleValues), as_xla(TakeOver::SameShapes)] {
-                let placement = place(&program, &target, &options).expect("there are places");
+            let as_xla = [TakeOver::SingleValues, TakeOver::SameShapes, TakeOver::Arrays].map(as_xla);
+            for options in as_xla.iter().chain([&PlaceOptions::default()]) {
+                let placement = place(&program, &target, options).expect("there are places");
                 check_placement(&program, &target, &placement).expect("the placement is right");
             }
         }
@@ -360,6 +366,36 @@ fn the_largest_temp_is_in_the_memory_of_the_result() {
     assert_eq!(allocation(1), allocation(3));
     assert_ne!(allocation(0), allocation(3));
     assert_ne!(allocation(2), allocation(3));
+}
+
+/// Each operation may write over what it reads: libtpu does where that is all that an operation wrote.
+#[test]
+fn arrays_are_written_over_but_not_elements_of_tuples() {
+    let value = |i: usize| ValueId::from_u32(i as u32);
+    let (origin, size) = (Origin::Computed, 64);
+    let values =
+        (0..6).map(|i| Kind { size, alignment: 1, space: 0, origin, is_result: false, group: value(i) });
+    let operation = |reads: &[usize], writes: &[usize]| Operation {
+        reads: reads.iter().copied().map(value).collect(),
+        writes: writes.iter().copied().map(value).collect(),
+        in_step: true,
+        scratch: 0,
+        inner: vec![],
+    };
+    let operations = [
+        operation(&[], &[0]),
+        operation(&[0], &[1]),
+        operation(&[1], &[2]),
+        operation(&[2], &[3, 4]),
+        operation(&[3], &[5]),
+    ];
+    let source = Source { values: values.collect(), operations: operations.into() };
+    let program = source.in_order((0..5).collect());
+    let placement = place(&program, &target(), &as_xla(TakeOver::Arrays)).expect("there are places");
+    check_placement(&program, &target(), &placement).expect("the placement is right");
+    let place_of = |i| placement.slices[value(i)].expect("it is placed").offset;
+    assert_eq!([place_of(0), place_of(1), place_of(2)], [place_of(3); 3]);
+    assert_ne!(place_of(3), place_of(5));
 }
 
 #[test]

@@ -285,6 +285,14 @@ impl Program for HloProgram<'_> {
         })
     }
 
+    fn reads_alone(&self, time: Time, operand: ValueId) -> bool {
+        let id = self.facts.line.instructions[time as usize];
+        let flow = &self.facts.flow;
+        let definition = flow.values[operand].definition;
+        let writer = flow.positions.instruction(definition);
+        definition == flow.positions.root(writer) && self.module.instructions[id].operands.contains(&writer)
+    }
+
     fn is_same_shape(&self, time: Time, operand: ValueId, result: ValueId) -> bool {
         let id = self.facts.line.instructions[time as usize];
         let output = self.facts.flow.positions.shape_index(self.facts.flow.values[result].definition);
