@@ -86,7 +86,7 @@ pub enum TakeOver {
     SingleValues,
     /// Of these, only results of the same shape as the operand, as XLA does it on CPUs.
     SameShapes,
-    /// Also chains of these, but only results of the same shape as the operand, which is an array that was written alone, as
+    /// Also chains of these, but only temporaries of the same shape as the operand, which is an array that was written alone, as
     /// libtpu does it.
     Arrays,
 }
@@ -312,7 +312,7 @@ impl<P: Program> Build<'_, P> {
         let (first, second) = (&self.storages.all[a], &self.storages.all[b]);
         let kinds_agree = match (first.kind, second.kind) {
             (StorageKind::Temp, StorageKind::Temp) => true,
-            _ if self.among == Among::Temps => false,
+            _ if self.among == Among::Temps || self.policy == TakeOver::Arrays => false,
             (StorageKind::Temp, StorageKind::Argument | StorageKind::Output) => first.size <= second.size,
             (StorageKind::Argument | StorageKind::Output, StorageKind::Temp) => second.size <= first.size,
             _ => false,

@@ -172,10 +172,18 @@ impl Grouper<'_> {
                 return Err(Verdict::Padded);
             }
             let rules = &self.target.fusion;
+            let has_inputs = || self.arrays_read(id).next().is_some();
             let is_in_memory = match opcode {
-                Opcode::Gather => !rules.gather_prologue && instruction.operands[0] == id,
+                Opcode::Gather if !rules.gather_prologue => {
+                    instruction.operands[0] == id || instruction.operands[1] == id && has_inputs()
+                }
+                Opcode::Scatter => {
+                    !rules.gather_prologue
+                        && instruction.operands[instruction.operands.len() / 2] == id
+                        && has_inputs()
+                }
                 Opcode::Pad => !rules.pad_prologue && instruction.operands[0] == id,
-                Opcode::Concatenate => !rules.pad_prologue && self.arrays_read(id).next().is_some(),
+                Opcode::Concatenate => !rules.pad_prologue && has_inputs(),
                 _ => false,
             };
             if is_in_memory {
