@@ -16,12 +16,13 @@
 //! * if it *replaces* its operand: an array that the loop passes on only for this value, that nothing else keeps alive,
 //!   and that is no smaller.
 //!
-//! XLA's CPU and TPU compilers ([`MotionWorth::AnyWork`]) move everything that computes something, also of constants and iotas alone.
+//! XLA's CPU compiler ([`MotionWorth::AnyWork`]) moves everything that computes something, also of constants and iotas alone, and
+//! so does its TPU compiler ([`MotionWorth::AnyWorkOf32Bits`]), but for integers of 64 bits.
 //!
 //! Leaves alone: broadcasts, iotas and constants, which are better computed at their use; control flow, custom calls
 //! and collectives; loops with side effects. Requires nothing. *Changed* means that something was moved.
 
-use memplan_ir::{Access, ComputationId, InstructionId, Literal, Module, Op, Shape};
+use memplan_ir::{Access, ComputationId, ElementType, InstructionId, Literal, Module, Op, Shape};
 use memplan_rewriter::rows::is_repetition;
 use memplan_rewriter::{Context, NEGLIGIBLE_BYTES, Outcome, Pass, PassError, Rewriter};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -44,6 +45,8 @@ pub enum MotionWorth {
     NoBytes,
     /// Something is computed, rather than only arranged.
     AnyWork,
+    /// The same, but no integers of 64 bits: counters of random numbers, which a TPU computes in halves where it uses them.
+    AnyWorkOf32Bits,
 }
 
 /// The pass as `compile` runs it.
@@ -53,6 +56,10 @@ pub const WHILE_INVARIANT_CODE_MOTION: WhileInvariantCodeMotion =
 /// The pass of XLA's CPU compiler: every invariant value is computed before the loop, and lives as long as the loop.
 pub const WHILE_INVARIANT_CODE_MOTION_OF_ALL: WhileInvariantCodeMotion =
     WhileInvariantCodeMotion { worth: MotionWorth::AnyWork, ..WHILE_INVARIANT_CODE_MOTION };
+
+/// The pass of XLA's TPU compiler.
+pub const WHILE_INVARIANT_CODE_MOTION_OF_32_BITS: WhileInvariantCodeMotion =
+    WhileInvariantCodeMotion { worth: MotionWorth::AnyWorkOf32Bits, ..WHILE_INVARIANT_CODE_MOTION };
 
 impl Default for WhileInvariantCodeMotion {
     fn default() -> WhileInvariantCodeMotion {
@@ -65,6 +72,7 @@ impl Pass for WhileInvariantCodeMotion {
         match self.worth {
             MotionWorth::NoBytes => "while-invariant-code-motion",
             MotionWorth::AnyWork => "while-invariant-code-motion-of-all",
+            MotionWorth::AnyWorkOf32Bits => "while-invariant-code-motion-of-32-bits",
         }
     }
 
@@ -75,6 +83,9 @@ impl Pass for WhileInvariantCodeMotion {
             }
             MotionWorth::AnyWork => {
                 "compute before a loop what each iteration would compute again, as XLA's CPU compiler does"
+            }
+            MotionWorth::AnyWorkOf32Bits => {
+                "compute before a loop what each iteration would compute again, as XLA's TPU compiler does"
             }
         }
     }
@@ -125,7 +136,9 @@ fn hoist(
         MotionWorth::NoBytes => {
             moved_values(r, init, [body, condition], &instructions, &sources, options.max_free_bytes)
         }
-        MotionWorth::AnyWork => values_of_work(r, body, &instructions, &sources),
+        MotionWorth::AnyWork | MotionWorth::AnyWorkOf32Bits => {
+            values_of_work(r, body, &instructions, &sources)
+        }
     };
     if moved.is_empty() {
         return None;
@@ -153,7 +166,8 @@ fn sources(
                 Source::Element(i as u32)
             }
             (None, Op::Constant(Literal::Array(_))) => Source::Constant,
-            (None, op) if is_movable(r, id) || worth == MotionWorth::AnyWork && is_repeated(op) => {
+            (None, _) if worth == MotionWorth::AnyWorkOf32Bits && is_wide_integer(r, id) => Source::Varying,
+            (None, op) if is_movable(r, id) || worth != MotionWorth::NoBytes && is_repeated(op) => {
                 let operands = r.operands(id).iter().map(|operand| sources[operand]);
                 operands.fold(Source::Constant, join)
             }
@@ -183,6 +197,11 @@ fn is_movable(r: &Rewriter<'_>, id: InstructionId) -> bool {
         Access::Update | Access::Whole => false,
     };
     is_function && !r.is_pinned(id) && r.array(id).is_some()
+}
+
+/// Whether an instruction makes integers of 64 bits.
+fn is_wide_integer(r: &Rewriter<'_>, id: InstructionId) -> bool {
+    matches!(r.element_type(id), Some(ElementType::S64 | ElementType::U64))
 }
 
 /// Views cost nothing, and an instruction without operands is cheaper to repeat than to keep.
