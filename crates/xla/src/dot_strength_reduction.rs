@@ -9,9 +9,11 @@
 //! ```
 //!
 //! XLA's GPU compiler does this while it simplifies, before it converts operands of products to matrices. So a step of
-//! decoding reads its cache in place, in one kernel (seen on jaxlib 0.12.0.1). An operand is a vector if each of its
-//! dimensions is a batch or summed, or has one element. Left alone: products with more than
-//! [`DotStrengthReduction::max_size`] for each batch, and integers. *Changed* means that there was such a product.
+//! decoding reads its cache in place, in one kernel (seen on jaxlib 0.12.0.1). Its TPU compiler does this where the result is
+//! one element: none of 63 inner products in the programs of docs/estimate.md is a product there.
+//!
+//! An operand is a vector if each of its dimensions is a batch or summed, or has one element. Left alone: products with more
+//! than [`DotStrengthReduction::max_size`] for each batch, and integers. *Changed* means that there was such a product.
 
 use memplan_ir::{ArrayShape, BinaryOp, Dimensions, ElementType, InstructionId, Module, Op, Scalar, Shape};
 use memplan_rewriter::{Context, PassError, Rewriter};
@@ -23,6 +25,9 @@ use serde::Deserialize;
 pub struct DotStrengthReductionRules {
     /// The product of the extents of one batch must be less: those that are summed, and those of the result.
     pub max_size: u64,
+    /// Whether the result must be one element.
+    #[serde(default)]
+    pub to_scalars: bool,
 }
 
 pass_with_rules!(
@@ -52,6 +57,9 @@ fn reduce(
         r.dimensions(operand)
             .is_some_and(|extents| (0..).zip(extents).all(|(d, extent)| extent == 1 || is_used(d)))
     };
+    if rules.to_scalars && r.dimensions(id)?.iter().any(|&extent| extent != 1) {
+        return None;
+    }
     let place = sides.iter().position(|side| is_vector(&side))?;
     let ((vector, of_vector, sums_of_vector), (matrix, batch, summed)) = (sides[place], sides[1 - place]);
     let to = r.array(matrix)?.clone();
