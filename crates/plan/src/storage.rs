@@ -338,8 +338,7 @@ impl<P: Program> Build<'_, P> {
     }
 
     fn policy_allows(&self, a: &Storage, b: &Storage) -> bool {
-        matches!(self.policy, TakeOver::Any | TakeOver::Arrays)
-            || a.values.iter().chain(&b.values).all(|&value| self.is_alone[value])
+        self.policy == TakeOver::Any || a.values.iter().chain(&b.values).all(|&value| self.is_alone[value])
     }
 }
 
