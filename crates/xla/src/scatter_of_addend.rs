@@ -15,7 +15,7 @@
 //! XLA CPU and GPU, on all programs of docs/truth.md with such sums. Left alone: scatters with other readers.
 //! *Changed* means that there is a new scatter.
 
-use memplan_ir::{BinaryOp, InstructionId, Op, Shape};
+use memplan_ir::{BinaryOp, InstructionId, Op, ScatterDimensions, Shape};
 use memplan_rewriter::{Rewriter, Sweep};
 
 /// The pass.
@@ -37,8 +37,9 @@ pub const SCATTERS_TOGETHER: Sweep = Sweep {
 
 /// The sum of what two scatters make as one scatter of the rows of both, if nothing else reads the first.
 fn together(r: &mut Rewriter<'_>, first: InstructionId, second: InstructionId) -> Option<InstructionId> {
-    let Op::Scatter(numbers) = r.op(second).clone() else { return None };
-    if r.op(first) != r.op(second) || r.uses(first) != 1 || !adds(r, first) {
+    let numbers = dimensions(r, second)?;
+    let is_alike = dimensions(r, first)? == numbers && numbers.input_batching_dims.is_empty();
+    if !is_alike || r.uses(first) != 1 || !adds(r, first) {
         return None;
     }
     let along_indices = usize::from(numbers.index_vector_dim == 0);
@@ -46,7 +47,16 @@ fn together(r: &mut Rewriter<'_>, first: InstructionId, second: InstructionId) -
     let indices = joined(r, [first, second].map(|scatter| r.operand(scatter, 1)), along_indices)?;
     let updates = joined(r, [first, second].map(|scatter| r.operand(scatter, 2)), along_updates)?;
     let table = r.operand(first, 0);
-    Some(r.copy(second, |scatter| scatter.operands = [table, indices, updates].into_iter().collect()))
+    Some(r.copy(second, |scatter| {
+        scatter.op = Op::Scatter(Box::new(numbers));
+        scatter.operands = [table, indices, updates].into_iter().collect();
+    }))
+}
+
+/// How a scatter reads its places, without what it promises of them: several scatters do not promise that together.
+fn dimensions(r: &Rewriter<'_>, id: InstructionId) -> Option<ScatterDimensions> {
+    let Op::Scatter(numbers) = r.op(id) else { return None };
+    Some(ScatterDimensions { indices_are_sorted: false, unique_indices: false, ..(**numbers).clone() })
 }
 
 /// Two arrays one after the other, if all other dimensions are equal.
