@@ -59,16 +59,17 @@ fn dimensions(r: &Rewriter<'_>, id: InstructionId) -> Option<ScatterDimensions> 
     Some(ScatterDimensions { indices_are_sorted: false, unique_indices: false, ..(**numbers).clone() })
 }
 
-/// Two arrays one after the other, if all other dimensions are equal.
+/// Two arrays one after the other, if their types and all other dimensions are equal.
 fn joined(r: &mut Rewriter<'_>, parts: [InstructionId; 2], along: usize) -> Option<InstructionId> {
     let [mut extents, mut others] = [r.dimensions(parts[0])?, r.dimensions(parts[1])?];
+    let element_type = r.element_type(parts[0])?;
     let (here, there) = (*extents.get(along)?, std::mem::take(others.get_mut(along)?));
     others[along] = here;
-    if extents != others {
+    if extents != others || r.element_type(parts[1])? != element_type {
         return None;
     }
     extents[along] += there;
-    let shape = Shape::array(r.element_type(parts[0])?, extents);
+    let shape = Shape::array(element_type, extents);
     Some(r.emit(Op::Concatenate { dimension: along as i64 }, parts, shape))
 }
 
