@@ -78,8 +78,8 @@ impl Grouper<'_> {
         self.target.fusion.dot.slices && self.any_product_before(slice, Opcode::Dot, moves, |_, _| true)
     }
 
-    /// Whether a product of a kind is as asked for from which operations on elements, or such that move them, each read by the next one
-    /// alone, lead to `id`. `is_asked_for` gets the operations that were followed up to then, too.
+    /// Whether there is a product of a kind, as asked for, from which operations on elements, or such that move them, lead to
+    /// `id`, each read by the next one alone. `is_asked_for` gets the operations that were followed up to then, too.
     fn any_product_before(
         &self,
         id: InstructionId,
