@@ -232,7 +232,7 @@ def source(rule):
     stem = name.replace('-', '_')
     files = sorted(ROOT.glob('crates/*/src/**/*.rs'))
     named = [file for file in files if file.stem == stem or file.parent.name == stem]
-    found = named or [file for file in files if f'name: "{name}"' in file.read_text()]
+    found = named or [file for file in files if f'name: "{name}"' in (text := file.read_text()) or f'=> "{name}"' in text]
     lines = sum(len(file.read_text().splitlines()) for file in found)
     place = next((file if file.stem == stem or not named else file.parent for file in found), None)
     return (str(place.relative_to(ROOT / 'crates')), str(lines)) if place else ('', '')
