@@ -53,8 +53,8 @@ pub struct FusionRules {
     #[serde(with = "by_name::list")]
     #[cfg_attr(feature = "schema", schemars(with = "Vec<String>"))]
     pub expensive: Vec<Opcode>,
-    /// Whether the kernel of a gather computes the elements that it looks up and their places, and other kernels what it
-    /// finds; else all are in memory, and so are the places of scatters.
+    /// Whether the kernel of a gather computes the array that it looks up in, and the places, and other kernels compute what
+    /// it finds. Otherwise all of these are in memory, and so are the places of scatters.
     pub gather_prologue: bool,
     /// Whether a kernel that pads or concatenates arrays also computes them. If not, it reads them from memory, and so
     /// does a kernel that slices an array which other kernels read too.

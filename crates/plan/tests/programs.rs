@@ -368,7 +368,7 @@ fn the_largest_temp_is_in_the_memory_of_the_result() {
     assert_ne!(allocation(2), allocation(3));
 }
 
-/// Each operation may write over what it reads: libtpu does where that is all that an operation wrote.
+/// Every operation could write over what it reads. Like libtpu, it does so only if the operation before wrote nothing else.
 #[test]
 fn arrays_are_written_over_but_not_elements_of_tuples() {
     let value = |i: usize| ValueId::from_u32(i as u32);

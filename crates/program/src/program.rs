@@ -41,7 +41,7 @@ pub trait Program {
         true
     }
 
-    /// Whether an instant reads a value as an instant wrote it that wrote nothing else: asked by those who share as XLA's TPU
+    /// Whether an instant reads a value directly from an instant that wrote nothing else: asked by those who share as XLA's TPU
     /// compiler does, which writes over no element of a tuple and through no view.
     fn reads_alone(&self, time: Time, operand: ValueId) -> bool {
         let _ = (time, operand);

@@ -15,7 +15,7 @@
 //! XLA CPU and GPU, on all programs of docs/truth.md with such sums. Left alone: scatters with other readers.
 //! *Changed* means that there is a new scatter.
 
-use memplan_ir::{BinaryOp, InstructionId, Op, ScatterDimensions, Shape};
+use memplan_ir::{BinaryOp, Insert, InstructionId, Op, ScatterDimensions};
 use memplan_rewriter::{Rewriter, Sweep};
 
 /// The pass.
@@ -53,7 +53,8 @@ fn together(r: &mut Rewriter<'_>, first: InstructionId, second: InstructionId) -
     }))
 }
 
-/// How a scatter reads its places, without what it promises of them: several scatters do not promise that together.
+/// The dimension numbers of a scatter, without its promises that places are sorted or unique: they do not hold for two scatters
+/// together.
 fn dimensions(r: &Rewriter<'_>, id: InstructionId) -> Option<ScatterDimensions> {
     let Op::Scatter(numbers) = r.op(id) else { return None };
     Some(ScatterDimensions { indices_are_sorted: false, unique_indices: false, ..(**numbers).clone() })
@@ -61,16 +62,10 @@ fn dimensions(r: &Rewriter<'_>, id: InstructionId) -> Option<ScatterDimensions> 
 
 /// Two arrays one after the other, if their types and all other dimensions are equal.
 fn joined(r: &mut Rewriter<'_>, parts: [InstructionId; 2], along: usize) -> Option<InstructionId> {
-    let [mut extents, mut others] = [r.dimensions(parts[0])?, r.dimensions(parts[1])?];
-    let element_type = r.element_type(parts[0])?;
-    let (here, there) = (*extents.get(along)?, std::mem::take(others.get_mut(along)?));
-    others[along] = here;
-    if extents != others || r.element_type(parts[1])? != element_type {
-        return None;
-    }
-    extents[along] += there;
-    let shape = Shape::array(element_type, extents);
-    Some(r.emit(Op::Concatenate { dimension: along as i64 }, parts, shape))
+    let [first, mut second] = [r.dimensions(parts[0])?, r.dimensions(parts[1])?];
+    *second.get_mut(along)? = *first.get(along)?;
+    let fit = first == second && r.element_type(parts[0]) == r.element_type(parts[1]);
+    fit.then(|| r.concatenate(parts, along as i64))
 }
 
 fn rule(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {

@@ -34,7 +34,7 @@ impl Grouper<'_> {
     }
 
     /// Whether operations on elements, each read by the next one alone, lead from a convolution to a conversion that takes fewer
-    /// bytes, and that is compared with others: where its sign was asked for in all its bits, nothing reads these.
+    /// bytes, and that is compared: kernels that only ask for the sign need none of the bits that it drops.
     fn narrows_convolution(&self, id: InstructionId) -> bool {
         let instruction = &self.module.instructions[id];
         let rules = &self.target.fusion.convolution;

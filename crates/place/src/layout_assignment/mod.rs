@@ -586,9 +586,9 @@ impl<'a> Choice<'a> {
     /// Whether an array is laid out with more padding than the machine's own layout has, since a kernel wants it so.
     fn is_wide(&self, array: &ArrayShape) -> bool {
         let rules = &self.target.fusion;
-        let usual = ArrayShape { layout: Some(self.target.default_layout(array)), ..array.clone() };
         [&rules.dot, &rules.convolution].iter().any(|rules| rules.windows_outside_tiles)
-            && self.target.size_of(&Shape::Array(array.clone())) > self.target.size_of(&Shape::Array(usual))
+            && self.target.size_of(&Shape::Array(array.clone()))
+                > self.size(array, &self.target.default_layout(array))
     }
 
     /// The layout of an order, if it takes no more bytes than the machine's own.
