@@ -82,6 +82,8 @@ pub struct FusionRules {
     pub reduction_threads: u64,
     /// Whether a kernel that writes part of an array in place may write other results besides.
     pub update_shares: bool,
+    /// Whether slices of one array that are equally large, without strides, are always made by one kernel.
+    pub slices_share: bool,
     /// Whether arrays that loops write pieces of products into have the layout of products, a row in each sublane.
     pub updates_lie_as_products: bool,
     /// Whether a kernel's operands are listed from its result on, as where one producer is fused after the other: first
@@ -227,6 +229,7 @@ impl Default for FusionRules {
             reduce_epilogue: true,
             reduction_threads: 0,
             update_shares: true,
+            slices_share: false,
             updates_lie_as_products: false,
             operands_of_result_first: false,
             time: None,

@@ -28,7 +28,7 @@ pub use tuple_constant_expander::TUPLE_CONSTANT_EXPANDER;
 pub use tuple_simplifier::TUPLE_SIMPLIFIER;
 pub use unshare_splats::UNSHARE_SPLATS;
 pub use while_invariant_code_motion::{
-    MotionWorth, WHILE_INVARIANT_CODE_MOTION, WHILE_INVARIANT_CODE_MOTION_OF_32_BITS,
-    WHILE_INVARIANT_CODE_MOTION_OF_ALL, WhileInvariantCodeMotion,
+    MotionWorth, WHILE_INVARIANT_CODE_MOTION, WHILE_INVARIANT_CODE_MOTION_OF_ALL,
+    WHILE_INVARIANT_CODE_MOTION_OF_STORED, WhileInvariantCodeMotion,
 };
 pub use while_simplifier::{WHILE_LOOP_CONSTANT_SINKING, WHILE_SIMPLIFIER, WhileSimplifier};

@@ -16,8 +16,9 @@
 //! * if it *replaces* its operand: an array that the loop passes on only for this value, that nothing else keeps alive,
 //!   and that is no smaller.
 //!
-//! XLA's CPU compiler ([`MotionWorth::AnyWork`]) moves everything that computes something, also of constants and iotas alone, and
-//! so does its TPU compiler ([`MotionWorth::AnyWorkOf32Bits`]), but for integers of 64 bits.
+//! XLA's CPU compiler ([`MotionWorth::AnyWork`]) moves everything that computes something, also of constants and iotas alone.
+//! Its TPU compiler ([`MotionWorth::AnyWorkOnStored`]) moves what is no larger than its operands, if these are in memory before the
+//! loop: no broadcast is computed there for it, except for a sum. Integers of 64 bits stay.
 //!
 //! Leaves alone: broadcasts, iotas and constants, which are better computed at their use; control flow, custom calls
 //! and collectives; loops with side effects. Requires nothing. *Changed* means that something was moved.
@@ -45,8 +46,9 @@ pub enum MotionWorth {
     NoBytes,
     /// Something is computed, rather than only arranged.
     AnyWork,
-    /// The same, but no integers of 64 bits: counters of random numbers, which a TPU computes in halves where it uses them.
-    AnyWorkOf32Bits,
+    /// The same, if it takes no more bytes than its operands, which are in memory before the loop. No integers of 64 bits: these
+    /// are counters of random numbers, which a TPU computes in halves where it uses them.
+    AnyWorkOnStored,
 }
 
 /// The pass as `compile` runs it.
@@ -58,8 +60,8 @@ pub const WHILE_INVARIANT_CODE_MOTION_OF_ALL: WhileInvariantCodeMotion =
     WhileInvariantCodeMotion { worth: MotionWorth::AnyWork, ..WHILE_INVARIANT_CODE_MOTION };
 
 /// The pass of XLA's TPU compiler.
-pub const WHILE_INVARIANT_CODE_MOTION_OF_32_BITS: WhileInvariantCodeMotion =
-    WhileInvariantCodeMotion { worth: MotionWorth::AnyWorkOf32Bits, ..WHILE_INVARIANT_CODE_MOTION };
+pub const WHILE_INVARIANT_CODE_MOTION_OF_STORED: WhileInvariantCodeMotion =
+    WhileInvariantCodeMotion { worth: MotionWorth::AnyWorkOnStored, ..WHILE_INVARIANT_CODE_MOTION };
 
 impl Default for WhileInvariantCodeMotion {
     fn default() -> WhileInvariantCodeMotion {
@@ -72,7 +74,7 @@ impl Pass for WhileInvariantCodeMotion {
         match self.worth {
             MotionWorth::NoBytes => "while-invariant-code-motion",
             MotionWorth::AnyWork => "while-invariant-code-motion-of-all",
-            MotionWorth::AnyWorkOf32Bits => "while-invariant-code-motion-of-32-bits",
+            MotionWorth::AnyWorkOnStored => "while-invariant-code-motion-of-stored",
         }
     }
 
@@ -84,7 +86,7 @@ impl Pass for WhileInvariantCodeMotion {
             MotionWorth::AnyWork => {
                 "compute before a loop what each iteration would compute again, as XLA's CPU compiler does"
             }
-            MotionWorth::AnyWorkOf32Bits => {
+            MotionWorth::AnyWorkOnStored => {
                 "compute before a loop what each iteration would compute again, as XLA's TPU compiler does"
             }
         }
@@ -136,8 +138,8 @@ fn hoist(
         MotionWorth::NoBytes => {
             moved_values(r, init, [body, condition], &instructions, &sources, options.max_free_bytes)
         }
-        MotionWorth::AnyWork | MotionWorth::AnyWorkOf32Bits => {
-            values_of_work(r, body, &instructions, &sources)
+        MotionWorth::AnyWork | MotionWorth::AnyWorkOnStored => {
+            values_of_work(r, body, &instructions, &sources, options.worth)
         }
     };
     if moved.is_empty() {
@@ -166,7 +168,7 @@ fn sources(
                 Source::Element(i as u32)
             }
             (None, Op::Constant(Literal::Array(_))) => Source::Constant,
-            (None, _) if worth == MotionWorth::AnyWorkOf32Bits && is_wide_integer(r, id) => Source::Varying,
+            (None, _) if worth == MotionWorth::AnyWorkOnStored && is_wide_integer(r, id) => Source::Varying,
             (None, op) if is_movable(r, id) || worth != MotionWorth::NoBytes && is_repeated(op) => {
                 let operands = r.operands(id).iter().map(|operand| sources[operand]);
                 operands.fold(Source::Constant, join)
@@ -280,14 +282,34 @@ fn values_of_work(
     body: ComputationId,
     instructions: &[InstructionId],
     sources: &Sources,
+    worth: MotionWorth,
 ) -> Vec<InstructionId> {
-    let is_work = |id: InstructionId| {
-        let is_fixed = sources[&id] != Source::Varying;
-        is_fixed && state_element(r, body, id).is_none() && is_movable(r, id) && !only_arranges(r.op(id))
-    };
-    let users = instructions.iter().filter(|&&user| !is_work(user));
+    let mut work: FxHashSet<InstructionId> = FxHashSet::default();
+    // What is in memory before the loop, or takes next to nothing there.
+    let mut stored: FxHashSet<InstructionId> = FxHashSet::default();
+    for &id in instructions.iter().filter(|id| sources[id] != Source::Varying) {
+        let is_element = state_element(r, body, id).is_some();
+        let arranges = only_arranges(r.op(id));
+        let reads_stored = r.operands(id).iter().all(|operand| stored.contains(operand));
+        let is_reduced = r.op(id).traits().access == Access::Reduction;
+        let goes = worth == MotionWorth::AnyWork || (is_reduced || reads_stored) && !takes_more_bytes(r, id);
+        if !is_element && is_movable(r, id) && !arranges && goes {
+            work.insert(id);
+        }
+        let is_scalar = r.array(id).is_some_and(|array| array.rank() == 0);
+        if is_element || is_scalar || work.contains(&id) || arranges && reads_stored {
+            stored.insert(id);
+        }
+    }
+    let users = instructions.iter().filter(|user| !work.contains(user));
     let read: FxHashSet<InstructionId> = users.flat_map(|&user| r.operands(user)).copied().collect();
-    instructions.iter().copied().filter(|id| read.contains(id) && is_work(*id)).collect()
+    instructions.iter().copied().filter(|id| read.contains(id) && work.contains(id)).collect()
+}
+
+/// Whether a result is larger than what it is computed from.
+fn takes_more_bytes(r: &Rewriter<'_>, id: InstructionId) -> bool {
+    let read = r.operands(id).iter().filter_map(|&operand| bytes(r, operand)).fold(0, u64::saturating_add);
+    bytes(r, id).is_none_or(|bytes| bytes > read)
 }
 
 /// Whether an operation only puts elements elsewhere, all of them: nothing is gained by doing that once.

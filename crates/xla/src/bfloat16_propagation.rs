@@ -11,6 +11,8 @@
 //! operands, so an operand without other readers can be rounded where it is made, for half the bytes. The same holds
 //! for values that are only moved, padded, selected or compared before the product, and for values that the program
 //! converts itself. A value passed through loops or branches is rounded if all values that meet there can be rounded.
+//! What a loop passes on unchanged is rounded once before the loop if only such products in it read it, whatever reads it
+//! elsewhere.
 //! Parameters that convolutions load are rounded once before them, in case layouts have them copied.
 //!
 //! Left alone: parameters and results of the program, operations with several results, and operands of operations that
@@ -19,11 +21,11 @@
 use memplan_analysis::{CallGraph, Dataflow, ValueId, ValueKind, dataflow};
 use memplan_ir::{
     BinaryOp, Cursor, ElementType, Insert, Instruction, InstructionId, Module, Names, Op, Precision,
-    PrecisionConfig, SecondaryMap, UnaryOp,
+    SecondaryMap, UnaryOp, Users,
 };
-use memplan_rewriter::loops::is_zero;
+use memplan_rewriter::loops::{Loop, is_zero, loops};
 use memplan_rewriter::{Context, PassError, PassFn, call_graph};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The pass.
 pub const BFLOAT16_PROPAGATION: PassFn = PassFn {
@@ -34,18 +36,85 @@ pub const BFLOAT16_PROPAGATION: PassFn = PassFn {
 
 fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
     let graph = call_graph(module, BFLOAT16_PROPAGATION.name)?;
+    let unchanged = unchanged_in_loops(module);
+    let original = (!unchanged.is_empty()).then(|| module.clone());
+    let for_loops = copies_for_loops(module, &graph, &unchanged);
     let flow = dataflow(module, &graph);
     let narrow = narrow_values(module, &graph, &flow);
+    let users = Users::new(module);
+    let becomes_narrow = |(value, is_narrow): (ValueId, &bool)| {
+        *is_narrow && !is_rounded(module, &users, flow.positions.instruction(flow.values[value].definition))
+    };
     let loads_wide = |(id, instruction): (InstructionId, &Instruction)| {
         instruction.operands.first().is_some_and(|&operand| is_loaded_wide(module, id, operand))
     };
-    if !narrow.values().any(|is_narrow| *is_narrow) && !module.instructions.iter().any(loads_wide) {
+    if !narrow.iter().any(becomes_narrow) && !module.instructions.iter().any(loads_wide) {
+        if let Some(original) = original {
+            *module = original;
+        }
         return Ok(false);
     }
     change_shapes(module, &flow, &narrow);
-    convert_where_types_meet(module, &graph, &flow, &narrow);
+    convert_where_types_meet(module, &graph, &flow, &narrow, &for_loops);
     module.compact();
     Ok(true)
+}
+
+/// Whether an instruction is only read by conversions to bf16.
+fn is_rounded(module: &Module, users: &Users, id: InstructionId) -> bool {
+    let is_conversion = |&user: &InstructionId| {
+        module.instructions[user].op == Op::Convert && element_type(module, user) == Some(ElementType::Bf16)
+    };
+    !users.of(id).is_empty() && users.of(id).iter().all(is_conversion)
+}
+
+/// Copies what loops pass on unchanged before them, so that it is a value of its own there, which may be narrower than the
+/// original. None of the copies stays.
+fn copies_for_loops(
+    module: &mut Module,
+    graph: &CallGraph,
+    unchanged: &FxHashMap<InstructionId, Vec<u32>>,
+) -> FxHashSet<InstructionId> {
+    let mut names = Names::new(module);
+    let mut copies = FxHashSet::default();
+    for &computation in graph.sequential() {
+        module.edit_in_order(computation, |module, id| {
+            if let Some(unchanged) = unchanged.get(&id) {
+                let mut state = module.instructions[module.instructions[id].operands[0]].operands.clone();
+                let mut before = Cursor::beside(module, &mut names, id);
+                for &element in unchanged {
+                    let original = &mut state[element as usize];
+                    *original = before.insert(Op::Copy, [*original]);
+                    copies.insert(*original);
+                }
+                let init = before.tuple(state);
+                module.instructions[id].operands[0] = init;
+            }
+            module.list(id);
+        });
+    }
+    copies
+}
+
+/// For each loop that has some, the elements of its state that are wide, and that its body reads and passes on unchanged.
+fn unchanged_in_loops(module: &Module) -> FxHashMap<InstructionId, Vec<u32>> {
+    let users = Users::new(module);
+    let loops = loops(module, &users);
+    let unchanged = loops.iter().map(|of| (of.id, wide_and_unchanged(module, &users, of)));
+    unchanged.filter(|(_, elements)| !elements.is_empty()).collect()
+}
+
+/// The elements of a loop's state that are wide, and that its body reads and passes on unchanged.
+fn wide_and_unchanged(module: &Module, users: &Users, of: &Loop) -> Vec<u32> {
+    let init = &module.instructions[of.init].operands;
+    let is_wide = |&element: &u32| element_type(module, init[element as usize]) == Some(ElementType::F32);
+    let is_unchanged = |&element: &u32| of.passes_on(module, element);
+    let is_read = |&element: &u32| {
+        let taken = of.taken.get(&element).into_iter().flatten();
+        taken.flat_map(|&taken| users.of(taken)).any(|&user| user != of.next)
+    };
+    let elements = 0..init.len() as u32;
+    elements.filter(is_wide).filter(is_unchanged).filter(is_read).collect()
 }
 
 /// The values that can be narrow: as many as possible, such that each is read only as bf16.
@@ -121,12 +190,8 @@ enum Need {
 
 fn need_of(module: &Module, id: InstructionId, operand: usize) -> Need {
     let op = &module.instructions[id].op;
-    let by_default = |precision: &PrecisionConfig| {
-        precision.operand_precision.get(operand).is_none_or(|it| *it == Precision::Default)
-    };
     match op {
-        Op::Dot(dot) if by_default(&dot.precision) => Need::None,
-        Op::Convolution(convolution) if by_default(&convolution.precision) => Need::None,
+        op if rounds(op, operand) => Need::None,
         Op::While | Op::Call { .. } => Need::None,
         Op::Conditional if operand > 0 => Need::None,
         Op::Bitcast => Need::Wide,
@@ -135,6 +200,16 @@ fn need_of(module: &Module, id: InstructionId, operand: usize) -> Need {
         op if moves_operand(op, operand) => Need::AsResult,
         _ => Need::Wide,
     }
+}
+
+/// Whether an operation is a product that rounds an operand to bf16.
+pub(crate) fn rounds(op: &Op, operand: usize) -> bool {
+    let precision = match op {
+        Op::Dot(dot) => &dot.precision,
+        Op::Convolution(convolution) => &convolution.precision,
+        _ => return false,
+    };
+    precision.operand_precision.get(operand).is_none_or(|it| *it == Precision::Default)
 }
 
 /// Whether images are compared with zero whose rows or columns are short enough for a word of 32 bits: libtpu keeps the bits
@@ -147,7 +222,7 @@ fn asks_for_sign(module: &Module, id: InstructionId) -> bool {
 }
 
 /// Whether elements of the result are elements of an operand, or it of others like them.
-fn moves_operand(op: &Op, operand: usize) -> bool {
+pub(crate) fn moves_operand(op: &Op, operand: usize) -> bool {
     match op {
         Op::Unary(UnaryOp::Abs)
         | Op::Binary(BinaryOp::Maximum | BinaryOp::Minimum)
@@ -216,6 +291,7 @@ fn convert_where_types_meet(
     graph: &CallGraph,
     flow: &Dataflow,
     narrow: &SecondaryMap<ValueId, bool>,
+    for_loops: &FxHashSet<InstructionId>,
 ) {
     let mut names = Names::new(module);
     // The replacement of an instruction.
@@ -239,6 +315,10 @@ fn convert_where_types_meet(
                     operand = *loaded.entry(operand).or_insert_with(|| to_bf16(module, operand, &mut names));
                 }
                 module.instructions[id].operands[k] = operand;
+            }
+            if for_loops.contains(&id) {
+                instead.insert(id, module.instructions[id].operands[0]);
+                return;
             }
             module.list(id);
             let op = &module.instructions[id].op;
@@ -284,7 +364,7 @@ fn is_defined_by(flow: &Dataflow, value: ValueId, id: InstructionId) -> bool {
     definition.kind == ValueKind::Written && flow.positions.instruction(definition.definition) == id
 }
 
-fn element_type(module: &Module, id: InstructionId) -> Option<ElementType> {
+pub(crate) fn element_type(module: &Module, id: InstructionId) -> Option<ElementType> {
     module.shape(id).as_array().map(|array| array.element_type)
 }
 

@@ -22,7 +22,7 @@
 //! convolutions can sum their results, a sum of a convolution's result does not read the result from memory.
 
 use cranelift_entity::SecondaryMap;
-use memplan_ir::{ArrayShape, ComputationId, Dimensions, InstructionId, Op};
+use memplan_ir::{ArrayShape, ComputationId, Dimensions, InstructionId, Op, ShapeId};
 use memplan_memory::FusionGoal;
 use memplan_rewriter::cost::{self, CostClass, Hero};
 use rustc_hash::FxHashMap;
@@ -83,13 +83,17 @@ struct Loop {
 type Loops = SecondaryMap<KernelId, Option<Loop>>;
 
 impl Grouper<'_> {
-    /// Merges siblings, for each array that they read. Every reader is compared with a few of those before it; products
-    /// first, since a kernel merged with one of them reads nothing from memory for it.
+    /// Merges siblings, for each array that they read. Every reader is compared with a few of those before it: first the
+    /// readers of a product with its kernel, since they then read nothing from memory for it.
     pub(super) fn join_siblings(&mut self, computation: ComputationId, siblings: Siblings) {
         let body = &self.module.computations[computation];
         self.needs.look_at(self.module, &body.instructions, self.users, |id| self.positions[id]);
-        self.join_in_each(siblings, |a, b| a || b);
+        self.join_in_each(siblings, |this, [a, b]| this.reads_product(a, b) || this.reads_product(b, a));
+        self.join_in_each(siblings, |this, pair| pair.iter().any(|kernel| this.is_product(kernel)));
         self.join_in_each(siblings, |_, _| true);
+        if self.target.fusion.slices_share {
+            self.join_slices();
+        }
         for FusionEdge { producer, consumer, verdict } in &mut self.grouping.decisions {
             let kernel = self.grouping.rooted.get(producer);
             if kernel.is_some_and(|kernel| self.kernels_of[*consumer].contains(kernel)) {
@@ -98,8 +102,32 @@ impl Grouper<'_> {
         }
     }
 
-    /// One round, of the pairs of which it matters whether each is a product.
-    fn join_in_each(&mut self, siblings: Siblings, is_tried: fn(bool, bool) -> bool) {
+    /// Merges the kernels that only slice one array, each by as much.
+    fn join_slices(&mut self) {
+        let mut alike: FxHashMap<(InstructionId, ShapeId), Vec<KernelId>> = FxHashMap::default();
+        for (id, kernel) in self.grouping.kernels.iter() {
+            if let [slice] = kernel.members[..]
+                && let Op::Slice { dimensions } = &self.module.instructions[slice].op
+                && dimensions.iter().all(|of| of.stride == 1)
+            {
+                let instruction = &self.module.instructions[slice];
+                alike.entry((instruction.operands[0], instruction.shape)).or_default().push(id);
+            }
+        }
+        let mut alike: Vec<Vec<KernelId>> = alike.into_values().filter(|kernels| kernels.len() > 1).collect();
+        alike.sort_unstable();
+        for kernels in alike {
+            let ranks = kernels.iter().map(|&kernel| self.rank(&self.grouping.kernels[kernel]));
+            let rank = ranks.min().expect("there are two or more");
+            let kernel = self.merge(&kernels);
+            for root in self.grouping.kernels[kernel].roots.clone() {
+                self.ranks[root] = rank;
+            }
+        }
+    }
+
+    /// One round, of some pairs.
+    fn join_in_each(&mut self, siblings: Siblings, is_tried: fn(&Self, [&Kernel; 2]) -> bool) {
         // Pairs that read several arrays alike are looked at once, until something is merged.
         let mut refused: FxHashMap<[KernelId; 2], usize> = FxHashMap::default();
         let mut n_merged = 0;
@@ -110,10 +138,9 @@ impl Grouper<'_> {
             for root in readers {
                 let mut kernel = self.kernels_of[root][0];
                 recent.retain(|&other| other != kernel);
-                let is_product = |kernel: KernelId| self.is_product(&self.grouping.kernels[kernel]);
                 let mut rank = |&other: &KernelId| {
                     let pair = [other, kernel];
-                    if !is_tried(is_product(other), is_product(kernel))
+                    if !is_tried(self, pair.map(|kernel| &self.grouping.kernels[kernel]))
                         || refused.get(&pair) == Some(&n_merged)
                     {
                         return None;
@@ -227,6 +254,11 @@ impl Grouper<'_> {
                 !updates && (other.hero.is_some() || other.members.iter().any(is_computed))
             }
         }
+    }
+
+    /// Whether a kernel reads what the kernel of a product makes.
+    fn reads_product(&self, reader: &Kernel, product: &Kernel) -> bool {
+        self.is_product(product) && product.roots.iter().any(|root| reader.operands.contains(root))
     }
 
     pub(super) fn is_product(&self, kernel: &Kernel) -> bool {

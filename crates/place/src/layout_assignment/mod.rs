@@ -12,7 +12,7 @@
 //!
 //! A copy is inserted only if the caller or a library call requires another layout than a value has. No array gets
 //! larger than in the default layout, unless kernels want padded arrays (`windows_outside_tiles` in the rules of fusion):
-//! results of convolutions, of products of batches and of lookups, and arrays that are computed from these. XLA propagates
+//! results of convolutions, of products of batches and of lookups, pieces of arrays, and what is computed from these. XLA propagates
 //! layout constraints both ways through the graph; here kernels read any layout, so one backward walk from the results
 //! and one forward walk suffice.
 //!
@@ -539,11 +539,12 @@ impl<'a> Choice<'a> {
                         <= self.target.size_of(&Shape::Array(operand));
                 order
             }
-            Op::Slice { .. }
-            | Op::DynamicSlice { .. }
-            | Op::Pad { .. }
-            | Op::Reverse { .. }
-            | Op::Concatenate { .. } => operands.next()?.minor_to_major(),
+            // A piece lies as the whole does. XLA's TPU compiler pads it for that.
+            Op::Slice { .. } | Op::Pad { .. } | Op::Reverse { .. } | Op::Concatenate { .. } => {
+                is_wide = self.target.fusion.dot.windows_outside_tiles;
+                operands.next()?.minor_to_major()
+            }
+            Op::DynamicSlice { .. } => operands.next()?.minor_to_major(),
             // The flag of a copy has its own extent.
             Op::CopyStart { .. } => {
                 operands.next().filter(|operand| operand.dimensions == array.dimensions)?.minor_to_major()
