@@ -376,12 +376,13 @@ fn in_parts(now: &Situation<'_>) -> Vec<AnyPass> {
     if now.is_partitioned { Vec::new() } else { [16, 8, 4, 2].map(way).into() }
 }
 
-/// Small arrays in blocks too, or only the widest, or in few blocks, since every loop and every block costs time.
-const ROWS_IN_BLOCKS: [RowBlocks; 4] = [
+/// Small arrays in blocks too, or only the widest, or in four blocks or two, since every loop and every block costs time.
+const ROWS_IN_BLOCKS: [RowBlocks; 5] = [
     passes::ROW_BLOCKS,
     RowBlocks { min_share: OneIn(8), ..passes::ROW_BLOCKS },
     RowBlocks { widest_only: true, ..passes::ROW_BLOCKS },
     RowBlocks { min_blocks: 2, max_blocks: 4, ..passes::ROW_BLOCKS },
+    RowBlocks { min_blocks: 2, max_blocks: 2, ..passes::ROW_BLOCKS },
 ];
 
 fn blocks_of_rows(now: &Situation<'_>) -> Vec<AnyPass> {
