@@ -44,11 +44,15 @@ pub struct RewriteOptions {
     pub usual_slowdown: f64,
     /// The rewrites, in the order in which they are tried.
     pub rewrites: Vec<Rewrite>,
-    /// The least share of the temporaries that must be saved, since estimates have an error. Above a limit, any saving
-    /// counts.
+    /// The least share of the temporaries that a program must save that takes no more time, since estimates have an error.
+    /// Above a limit, any saving counts.
     pub min_saving: f64,
-    /// The least share of all bytes that a slower program must save: less may be an error of the estimates.
+    /// The least share of the temporaries that a slower program must save.
     pub min_saving_if_slower: f64,
+    /// The least share of all bytes that a slower program must save.
+    pub min_share_if_slower: f64,
+    /// A program that takes at most this share more time is not slower: less may be an error of the estimates.
+    pub same_seconds: f64,
     /// The least number of bytes to save: in programs of a few kilobytes, rounding to whole allocations is as much as a
     /// tenth.
     pub min_saved: Bytes,
@@ -92,8 +96,10 @@ impl Default for RewriteOptions {
             max_slowdown: None,
             usual_slowdown: 0.1,
             rewrites: Rewrite::all(),
-            min_saving: 0.1,
-            min_saving_if_slower: 0.05,
+            min_saving: 0.02,
+            min_saving_if_slower: 0.1,
+            min_share_if_slower: 0.05,
+            same_seconds: 0.005,
             min_saved: Bytes(16 << 10),
             same_bytes: 0.01,
             most_per_replaced: 2.0,
@@ -711,7 +717,7 @@ impl Search<'_> {
         let fewer = bytes(module, self.machine).saturating_sub(bytes(candidate, self.machine));
         let most = self.options.most_per_replaced * fewer as f64;
         self.options.memory_limit.is_some_and(|limit| now.total > limit)
-            || most >= now.total.0 as f64 * self.options.min_saving / 10.0
+            || most >= now.total.0 as f64 * self.options.min_saving / 2.0
     }
 }
 

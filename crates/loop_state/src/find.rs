@@ -30,10 +30,10 @@ pub(super) struct Rows {
 }
 
 /// An element of the state that does nothing but have rows read, or rows written.
-struct Candidate {
-    element: u32,
-    shape: ShapeId,
-    rows: Vec<Rows>,
+pub(super) struct Candidate {
+    pub(super) element: u32,
+    pub(super) shape: ShapeId,
+    pub(super) rows: Vec<Rows>,
 }
 
 /// An element of the state of which the loop writes every row once, and reads none.
@@ -134,7 +134,13 @@ fn written(
 }
 
 /// An element of which each step reads rows, and which is the same before and after.
-fn read(module: &Module, users: &Users, of: &Loop, lines: &mut Lines<'_>, element: u32) -> Option<Candidate> {
+pub(super) fn read(
+    module: &Module,
+    users: &Users,
+    of: &Loop,
+    lines: &mut Lines<'_>,
+    element: u32,
+) -> Option<Candidate> {
     let is_plain = of.passes_on(module, element)
         && !of.read_by_condition.contains(&element)
         && !of.results.contains_key(&element);

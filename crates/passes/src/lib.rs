@@ -50,7 +50,8 @@ pub use memplan_lean::{
 };
 pub use memplan_loop_state::{
     CONDITIONAL_IN_PLACE, COUNTERS_PAST_BARRIERS, FLAT_LOOP_STATE, KeepWithinLoops, LOOP_STATE_IN_PLACE,
-    LoopStateInPlace, UNINITIALIZED_RESULTS, UNINITIALIZED_STACKS, UPDATES_WITHIN_LOOPS, UpdatesWithinLoops,
+    LoopStateInPlace, ROWS_WITHIN_LOOPS, RowsWithinLoops, UNINITIALIZED_RESULTS, UNINITIALIZED_STACKS,
+    UPDATES_WITHIN_LOOPS, UpdatesWithinLoops,
 };
 pub use memplan_place::{
     AddsOrder, Because, COPY_INSERTION, Conflict, CopyInsertion, CopyReport, DEFAULT_LAYOUTS, DONATION,
@@ -134,6 +135,7 @@ pub const ALL: &[&dyn Pass] = &[
     &REMAT,
     &REMAT_BEHIND_BARRIERS,
     &REMAT_BEHIND_SELECTS,
+    &ROWS_WITHIN_LOOPS,
     &ROW_BLOCKS,
     &SCATTER_TO_SELECT,
     &SIMPLIFY,

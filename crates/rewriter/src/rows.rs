@@ -13,7 +13,8 @@
 //!
 //! The [`IndexMap`]s of an operation tell which elements a row reads. Operations without maps are left alone, and so
 //! are operations that mix rows: convolutions, sorts and reverses along the rows. `fusion` asks whether a kernel may keep
-//! a few rows at a time, `row_blocks` and `parts` what a block of rows needs, `keep-within-loops` what a step sums.
+//! a few rows at a time, `row_blocks` and `parts` what a block of rows needs, `keep-within-loops` what a step sums,
+//! `rows-within-loops` what a row is computed from.
 
 use memplan_ir::indexing::{IndexMap, Source, operands_read};
 use memplan_ir::{ArrayShape, BinaryOp, ElementType, InstructionId, Module, Op, Role, Shape};

@@ -39,11 +39,14 @@ pub(super) fn choose(found: &[Estimated], options: &RewriteOptions) -> usize {
 /// Whether a program saves enough, since estimates have an error.
 fn is_worth_it(before: &Estimated, after: &Estimated, options: &RewriteOptions) -> bool {
     let saved = before.price.total.saturating_sub(after.price.total);
-    let is_slower = after.price.seconds > before.price.seconds;
-    let least_share = if is_slower { options.min_saving_if_slower } else { 0.0 };
+    let is_slower = after.price.seconds > before.price.seconds * (1.0 + options.same_seconds);
+    let (of_temporaries, of_all) = match is_slower {
+        true => (options.min_saving_if_slower, options.min_share_if_slower),
+        false => (options.min_saving, 0.0),
+    };
     saved >= options.min_saved
-        && saved.0 as f64 >= before.temp.0 as f64 * options.min_saving
-        && saved.0 as f64 >= before.price.total.0 as f64 * least_share
+        && saved.0 as f64 >= before.temp.0 as f64 * of_temporaries
+        && saved.0 as f64 >= before.price.total.0 as f64 * of_all
 }
 
 /// The smallest program that takes no more time than the first, if it is smaller.

@@ -6,7 +6,7 @@ use memplan_passes as passes;
 use memplan_passes::AnyPass::{self, Static};
 use memplan_passes::{
     Borders, CheckpointLayers, KeepWithinLoops, LoopResiduals, LoopStateInPlace, OffloadRows, OneIn, Parts,
-    Pipeline, Products, Remat, RowBlocks, Saves, UpdatesWithinLoops,
+    Pipeline, Products, Remat, RowBlocks, RowsWithinLoops, Saves, UpdatesWithinLoops,
 };
 
 use crate::FirstGuess;
@@ -28,7 +28,7 @@ use crate::FirstGuess;
 )]
 #[strum(serialize_all = "lowercase")]
 pub enum Lever {
-    /// Sums and values that never change are kept within a loop.
+    /// Sums, values that never change, and rows that a loop reads are computed within it.
     Within,
     /// Values are computed again instead of kept.
     Recompute,
@@ -177,6 +177,17 @@ impl Rewrite {
             ),
             Rewrite {
                 cleanup: after_loops.clone(),
+                ..rewrite(
+                    Lever::Within,
+                    "rows within loops",
+                    "a loop computes the rows that it reads of an array, which is never whole in memory",
+                    |now| {
+                        if now.is_partitioned { Vec::new() } else { [false, true].map(rows_computed).into() }
+                    },
+                )
+            },
+            Rewrite {
+                cleanup: after_loops.clone(),
                 forms: Forms::Nested,
                 ..rewrite(
                     Lever::Recompute,
@@ -297,6 +308,11 @@ fn masks(now: &Situation<'_>) -> Vec<AnyPass> {
 fn within_loops(now: &Situation<'_>) -> Vec<AnyPass> {
     let way = KeepWithinLoops { simplifies_first: true, ..passes::KEEP_WITHIN_LOOPS };
     if now.is_partitioned { Vec::new() } else { vec![way.into()] }
+}
+
+/// Without matrix products, or with them.
+fn rows_computed(products: bool) -> AnyPass {
+    RowsWithinLoops { products, ..passes::ROWS_WITHIN_LOOPS }.into()
 }
 
 /// Everything, as with `jax.checkpoint` around the layer, then products only: the sums of a softmax that are kept save little,

@@ -5,6 +5,7 @@ mod equivalence;
 mod filetests;
 mod random;
 mod random_loops;
+mod random_rows;
 mod random_scans;
 mod random_stacks;
 mod scaling;
