@@ -56,7 +56,8 @@ pub struct RewriteOptions {
     /// The least number of bytes to save: in programs of a few kilobytes, rounding to whole allocations is as much as a
     /// tenth.
     pub min_saved: Bytes,
-    /// Programs whose bytes differ by no more than this share are equally small: the faster one is better.
+    /// Programs whose bytes differ by no more than this share of those as written are equally small: the faster one is
+    /// better.
     pub same_bytes: f64,
     /// Bounds the savings of a rewrite that only replaces arrays of one kind: this many times the bytes of the arrays
     /// removed, for them and their operands. A candidate that could not save enough is not priced.

@@ -158,10 +158,10 @@ pub(super) fn undominated(found: &[Estimated]) -> Vec<usize> {
     order
 }
 
-/// The fastest of the programs that have hardly more bytes than the smallest one.
+/// The fastest of the programs that have hardly more bytes than the smallest one: a share of those of the first.
 fn smallest(found: &[Estimated], allowed: &[usize], same_bytes: f64) -> usize {
     let least = allowed.iter().map(|&i| found[i].price.total).min().unwrap_or(Bytes::ZERO);
-    let most = least.0 as f64 * (1.0 + same_bytes);
+    let most = least.0 as f64 + found[0].price.total.0 as f64 * same_bytes;
     let small = allowed.iter().copied().filter(|&i| found[i].price.total.0 as f64 <= most);
     small.min_by(|&a, &b| by_seconds(&found[a], &found[b])).unwrap_or(0)
 }

@@ -6,15 +6,21 @@
 use std::collections::BTreeSet;
 
 use memplan_ir::{Arithmetic, InstructionId, Op, Opcode};
-use memplan_rewriter::cost;
+use memplan_memory::Bytes;
+use memplan_rewriter::cost::{self, CostClass};
 use smallvec::SmallVec;
 
 use super::epilogues::DEPTH;
 use super::limits::are_for_products;
 use super::{Grouper, Usage, row_dimensions, strides};
 
+/// Whether an operation only moves elements.
+pub(super) fn moves(op: &Op) -> bool {
+    matches!(op, Op::Reshape { .. } | Op::Bitcast | Op::Transpose { .. })
+}
+
 /// Most operations between a product and the last one that its kernel computes.
-const MOST_FOLLOWED: usize = 12;
+pub(super) const MOST_FOLLOWED: usize = 12;
 
 impl Grouper<'_> {
     /// The product whose kernel could end with an operation that takes no more bytes than its result, and that kernels use
@@ -30,7 +36,8 @@ impl Grouper<'_> {
             ends.then_some(Opcode::Convolution)
         };
         let first = ended.next().map(|product| self.module.instructions[product].opcode());
-        first.or_else(adds).or_else(is_followed).or_else(ends_convolution)
+        let exponentiates = || self.is_exponential_of_stored(id).then_some(Opcode::Dot);
+        first.or_else(adds).or_else(is_followed).or_else(ends_convolution).or_else(exponentiates)
     }
 
     /// Whether operations on elements, each read by the next one alone, lead from a convolution to a conversion that takes fewer
@@ -48,19 +55,19 @@ impl Grouper<'_> {
     }
 
     /// Whether operations lead from a product to `id`, each read by the next one alone, and `id` takes no more bytes than the
-    /// product. A conversion is not such an `id`: it is computed by its readers. Kernels of products of batches may end with
-    /// more bytes where softmax follows: libtpu stores the exponentials instead, which are as many.
+    /// product. A conversion is such an `id` only if it takes fewer bytes than its operand. Kernels of products of batches may
+    /// end with more bytes where softmax follows: libtpu stores the exponentials instead, which are as many.
     fn is_led_to_by_product(&self, id: InstructionId) -> bool {
         let op = |id: InstructionId| &self.module.instructions[id].op;
+        let narrows = || self.bytes[id] < self.bytes[self.module.instructions[id].operands[0]];
         let rules = &self.target.fusion.dot;
         if !rules.epilogue
             || rules.by_strides
             || !cost::is_pointwise(self.module, id)
-            || *op(id) == Op::Convert
+            || *op(id) == Op::Convert && !narrows()
         {
             return false;
         }
-        let moves = |op: &Op| matches!(op, Op::Reshape { .. } | Op::Bitcast | Op::Transpose { .. });
         self.any_product_before(id, Opcode::Dot, moves, |product, before| {
             self.bytes[id] <= self.bytes[product] || self.are_scores(id, product, before)
         })
@@ -80,7 +87,7 @@ impl Grouper<'_> {
 
     /// Whether there is a product of a kind, as asked for, from which operations on elements, or such that move them, lead to
     /// `id`, each read by the next one alone. `is_asked_for` gets the operations that were followed up to then, too.
-    fn any_product_before(
+    pub(super) fn any_product_before(
         &self,
         id: InstructionId,
         kind: Opcode,
@@ -92,8 +99,18 @@ impl Grouper<'_> {
         let mut n_followed = 0;
         while let Some(&at) = before.get(n_followed).filter(|_| n_followed < MOST_FOLLOWED) {
             n_followed += 1;
-            for &operand in self.module.instructions[at].operands.iter().filter(|&&of| is_read_once(of)) {
+            for &operand in &self.module.instructions[at].operands {
                 let instruction = &self.module.instructions[operand];
+                if !is_read_once(operand) {
+                    if instruction.opcode() == kind
+                        && kind == Opcode::Dot
+                        && self.could_end_product(at, operand)
+                        && is_asked_for(operand, &before)
+                    {
+                        return true;
+                    }
+                    continue;
+                }
                 match &instruction.op {
                     _ if instruction.opcode() == kind && is_asked_for(operand, &before) => return true,
                     op if moves(op) || cost::is_pointwise(self.module, operand) => before.push(operand),
@@ -143,6 +160,13 @@ impl Grouper<'_> {
         }
         let Some(mut made) = self.made_of(operand, id) else { return false };
         made.sort_unstable_by_key(|&at| self.positions[at]);
+        // Only kernels of rows go on after a maximum of scores.
+        if self.target.fusion.row_block_bytes == Bytes::ZERO
+            && matches!(&product.op, Op::Dot(dot) if !dot.dimensions.lhs_batch.is_empty())
+            && made.iter().any(|&at| matches!(self.classes[at], CostClass::Hero(_)))
+        {
+            return false;
+        }
         match &made[..] {
             [_] => true,
             _ if rules.prologue && matches!(product.op, Op::Dot(_)) => {

@@ -35,6 +35,7 @@ mod reductions;
 mod row_dimensions;
 mod row_tiles;
 mod siblings;
+mod stored_scores;
 mod strides;
 
 use cranelift_entity::{EntitySet, SecondaryMap};
