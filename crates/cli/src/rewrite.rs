@@ -1,6 +1,6 @@
 //! `memplan rewrite`
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use clap::{Args, ColorChoice};
 use comfy_table::{CellAlignment, ColumnConstraint};
@@ -153,7 +153,8 @@ pub fn report(rewritten: &Rewritten, compiler: &Compiler, screen: Screen) -> Str
     }
     let title = screen.wrap(&format!("{}, by memplan's estimate\n", compiler.description));
     let mut text = format!("{title}\n{}\n", table.trim_fmt());
-    for step in rewritten.steps.iter().filter(|step| step.is_kept) {
+    let mut described = BTreeSet::new();
+    for step in rewritten.steps.iter().filter(|step| step.is_kept && described.insert(step.name)) {
         text.push_str(&screen.wrap(&format!("\n{}: {}\n", step.name, step.description)));
     }
     for (name, value) in &rewritten.flags {

@@ -500,7 +500,11 @@ impl Search<'_> {
 
     /// Some programs without a rewrite and with it in each of its forms. The first one is always that without any rewrite.
     fn with_and_without(&self, found: Vec<Attempt>, rewrite: &Rewrite) -> Result<Vec<Attempt>, RewriteError> {
-        let priced = self.forms(&found, rewrite)?;
+        let mut priced = self.forms(&found, rewrite)?;
+        priced.retain(|(from, _, estimated)| {
+            let now = found[*from].estimated.price.total.0 as f64;
+            estimated.price.total.0 as f64 <= now * (1.0 - rewrite.min_share) || rewrite.min_share == 0.0
+        });
         let step = |candidate: &Candidate, estimated, is_kept| {
             let &Rewrite { lever, name, description, .. } = rewrite;
             let (reports, flags) = (candidate.reports.clone(), Vec::new());

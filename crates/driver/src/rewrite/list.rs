@@ -98,6 +98,8 @@ pub struct Rewrite {
     /// Forms that do about so many of 32 parts of what the form of a number does. The search fits each to a limit, for the
     /// form that saves most and the one that saves most for its time.
     pub parts: Vec<fn(&Situation<'_>, usize, u32) -> AnyPass>,
+    /// The least share of all bytes that a form must save: 0 where a form that saves nothing may help later ones.
+    pub min_share: f64,
     /// Cleans up after it.
     pub cleanup: Pipeline,
     /// Bytes of the arrays in a program of the kind that it replaces, if only these can be saved.
@@ -159,8 +161,19 @@ impl Rewrite {
             ways,
             forms: Forms::Apart,
             parts: Vec::new(),
+            min_share: 0.0,
             cleanup: dead_code.clone(),
             replaces: None,
+        };
+        // Rows are computed in each part of a batch, and so they cost more there: few are left until parts are made.
+        let rows_within_loops = Rewrite {
+            cleanup: after_loops.clone(),
+            ..rewrite(
+                Lever::Within,
+                "rows within loops",
+                "a loop computes the rows that it reads of an array, which is never whole in memory",
+                |now| if now.is_partitioned { Vec::new() } else { [false, true].map(rows_computed).into() },
+            )
         };
         vec![
             rewrite(
@@ -175,17 +188,7 @@ impl Rewrite {
                 "a loop sums values instead of stacking them for a later sum, and stacks no value that is equal in every step",
                 within_loops,
             ),
-            Rewrite {
-                cleanup: after_loops.clone(),
-                ..rewrite(
-                    Lever::Within,
-                    "rows within loops",
-                    "a loop computes the rows that it reads of an array, which is never whole in memory",
-                    |now| {
-                        if now.is_partitioned { Vec::new() } else { [false, true].map(rows_computed).into() }
-                    },
-                )
-            },
+            Rewrite { min_share: 1.0 / 16.0, ..rows_within_loops.clone() },
             Rewrite {
                 cleanup: after_loops.clone(),
                 forms: Forms::Nested,
@@ -262,6 +265,7 @@ impl Rewrite {
                     blocks_of_rows,
                 )
             },
+            rows_within_loops,
             Rewrite {
                 // JAX's text is a depth-first walk from the results, with the gradients of all weights last; every
                 // compiler runs them as soon as it can.
