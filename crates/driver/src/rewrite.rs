@@ -97,7 +97,7 @@ impl Default for RewriteOptions {
             max_slowdown: None,
             usual_slowdown: 0.1,
             rewrites: Rewrite::all(),
-            min_saving: 0.02,
+            min_saving: 0.05,
             min_saving_if_slower: 0.1,
             min_share_if_slower: 0.05,
             same_seconds: 0.005,
@@ -501,10 +501,10 @@ impl Search<'_> {
     /// Some programs without a rewrite and with it in each of its forms. The first one is always that without any rewrite.
     fn with_and_without(&self, found: Vec<Attempt>, rewrite: &Rewrite) -> Result<Vec<Attempt>, RewriteError> {
         let mut priced = self.forms(&found, rewrite)?;
-        priced.retain(|(from, _, estimated)| {
-            let now = found[*from].estimated.price.total.0 as f64;
-            estimated.price.total.0 as f64 <= now * (1.0 - rewrite.min_share) || rewrite.min_share == 0.0
-        });
+        if rewrite.min_share > 0.0 {
+            let most = |from: usize| found[from].estimated.price.total.0 as f64 * (1.0 - rewrite.min_share);
+            priced.retain(|(from, _, estimated)| estimated.price.total.0 as f64 <= most(*from));
+        }
         let step = |candidate: &Candidate, estimated, is_kept| {
             let &Rewrite { lever, name, description, .. } = rewrite;
             let (reports, flags) = (candidate.reports.clone(), Vec::new());
@@ -722,7 +722,7 @@ impl Search<'_> {
         let fewer = bytes(module, self.machine).saturating_sub(bytes(candidate, self.machine));
         let most = self.options.most_per_replaced * fewer as f64;
         self.options.memory_limit.is_some_and(|limit| now.total > limit)
-            || most >= now.total.0 as f64 * self.options.min_saving / 2.0
+            || most >= now.total.0 as f64 * self.options.min_saving / 5.0
     }
 }
 

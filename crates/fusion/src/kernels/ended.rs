@@ -14,13 +14,13 @@ use super::epilogues::DEPTH;
 use super::limits::are_for_products;
 use super::{Grouper, Usage, row_dimensions, strides};
 
+/// Most operations between a product and the last one that its kernel computes.
+pub(super) const MOST_FOLLOWED: usize = 12;
+
 /// Whether an operation only moves elements.
 pub(super) fn moves(op: &Op) -> bool {
     matches!(op, Op::Reshape { .. } | Op::Bitcast | Op::Transpose { .. })
 }
-
-/// Most operations between a product and the last one that its kernel computes.
-pub(super) const MOST_FOLLOWED: usize = 12;
 
 impl Grouper<'_> {
     /// The product whose kernel could end with an operation that takes no more bytes than its result, and that kernels use
