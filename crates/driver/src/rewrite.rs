@@ -56,9 +56,11 @@ pub struct RewriteOptions {
     /// The least number of bytes to save: in programs of a few kilobytes, rounding to whole allocations is as much as a
     /// tenth.
     pub min_saved: Bytes,
-    /// Programs whose bytes differ by no more than this share of those as written are equally small: the faster one is
-    /// better.
+    /// Programs whose bytes differ by no more than this share of those as written are about as small: one of them may be
+    /// better for its time.
     pub same_bytes: f64,
+    /// The share of time that all bytes are worth, between programs that are about as small.
+    pub worth_of_bytes: f64,
     /// Bounds the savings of a rewrite that only replaces arrays of one kind: this many times the bytes of the arrays
     /// removed, for them and their operands. A candidate that could not save enough is not priced.
     pub most_per_replaced: f64,
@@ -103,6 +105,7 @@ impl Default for RewriteOptions {
             same_seconds: 0.005,
             min_saved: Bytes(16 << 10),
             same_bytes: 0.01,
+            worth_of_bytes: 5.0,
             most_per_replaced: 2.0,
             width: 12,
             held_instructions: 14_000,

@@ -26,12 +26,16 @@ pub(super) fn choose(found: &[Estimated], options: &RewriteOptions) -> usize {
             let probably = fastest(&|of| of.price.total <= limit);
             let most = probably.map_or(0.0, |i| found[i].price.seconds * (1.0 + options.worth_of_certainty));
             let surely = fastest(&|of| of.high() <= limit).filter(|&i| found[i].price.seconds <= most);
-            surely.or(probably).unwrap_or_else(|| smallest(found, &allowed, 0.0))
+            let by_bytes = |&a: &usize, &b: &usize| {
+                let total = |i: usize| found[i].price.total;
+                total(a).cmp(&total(b)).then(by_seconds(&found[a], &found[b]))
+            };
+            surely.or(probably).or(allowed.into_iter().min_by(by_bytes)).unwrap_or(0)
         }
         None => {
             let worth_it: Vec<usize> =
                 allowed.into_iter().filter(|&i| i == 0 || is_worth_it(before, &found[i], options)).collect();
-            smallest(found, &worth_it, options.same_bytes)
+            smallest(found, &worth_it, options)
         }
     }
 }
@@ -158,12 +162,15 @@ pub(super) fn undominated(found: &[Estimated]) -> Vec<usize> {
     order
 }
 
-/// The fastest of the programs that have hardly more bytes than the smallest one: a share of those of the first.
-fn smallest(found: &[Estimated], allowed: &[usize], same_bytes: f64) -> usize {
+/// Of the programs that have hardly more bytes than the smallest one, that which saves most time for its bytes. Shares are
+/// those of the first program.
+fn smallest(found: &[Estimated], allowed: &[usize], options: &RewriteOptions) -> usize {
+    let before = &found[0].price;
     let least = allowed.iter().map(|&i| found[i].price.total).min().unwrap_or(Bytes::ZERO);
-    let most = least.0 as f64 + found[0].price.total.0 as f64 * same_bytes;
-    let small = allowed.iter().copied().filter(|&i| found[i].price.total.0 as f64 <= most);
-    small.min_by(|&a, &b| by_seconds(&found[a], &found[b])).unwrap_or(0)
+    let more = |i: usize| (found[i].price.total.0 - least.0) as f64 / before.total.0.max(1) as f64;
+    let cost = |i: usize| found[i].price.seconds / before.seconds + options.worth_of_bytes * more(i);
+    let small = allowed.iter().copied().filter(|&i| more(i) <= options.same_bytes);
+    small.min_by(|&a, &b| cost(a).total_cmp(&cost(b)).then(by_seconds(&found[a], &found[b]))).unwrap_or(0)
 }
 
 fn by_seconds(a: &Estimated, b: &Estimated) -> Ordering {
