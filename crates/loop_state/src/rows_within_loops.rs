@@ -26,7 +26,7 @@ use memplan_ir::{
 use memplan_memory::Target;
 use memplan_rewriter::cost::{CostClass, Hero, class_of, result_bytes};
 use memplan_rewriter::loops::{Loop, loops};
-use memplan_rewriter::rows::{Rows, Treatment, block_of, by_result, on_block};
+use memplan_rewriter::rows::{Rows, Treatment, block_of, by_result, count_from, cut_rows, on_block};
 use memplan_rewriter::{Context, Outcome, Pass, PassError};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -86,7 +86,7 @@ impl Pass for RowsWithinLoops {
     }
 }
 
-/// Slices of one element of a loop's state, each of which takes one of `n` parts.
+/// An element of a loop's state, and the slices that read it: each takes one of `n` equal parts.
 struct Reads {
     element: u32,
     slices: Vec<InstructionId>,
@@ -97,7 +97,7 @@ struct Reads {
 /// What one loop computes by itself.
 struct Choice {
     reads: Vec<Reads>,
-    /// The instructions beside the loop of which it computes rows.
+    /// Instructions from before the loop. The loop computes their rows.
     computed: FxHashSet<InstructionId>,
 }
 
@@ -106,7 +106,7 @@ impl RowsWithinLoops {
         let users = Users::new(module);
         let loops = loops(module, &users);
         let reads: Vec<Vec<Reads>> = loops.iter().map(|of| reads(module, &users, of)).collect();
-        // The uses as a state of which only rows are read, by loop.
+        // How many loops read each value only row by row.
         let mut by_rows: FxHashMap<InstructionId, usize> = FxHashMap::default();
         for (of, reads) in loops.iter().zip(&reads) {
             for read in reads {
@@ -131,7 +131,7 @@ impl RowsWithinLoops {
     }
 }
 
-/// The elements of a loop's state of which it only reads rows.
+/// The elements of its state that a loop only reads row by row.
 fn reads(module: &Module, users: &Users, of: &Loop) -> Vec<Reads> {
     let Some(n_steps) = trip_count(module, of.id).filter(|&n| n > 1) else { return Vec::new() };
     if of.is_sharded(module) {
@@ -274,7 +274,7 @@ impl Sweep<'_> {
         }
     }
 
-    /// Whether a value, or a view of it, is read otherwise than to compute rows, or as state of which only rows are read.
+    /// Whether something reads a value, or a view of it, besides the instructions computed by row and loops that read rows.
     fn is_read_elsewhere(&self, id: InstructionId, computed: &FxHashSet<InstructionId>) -> bool {
         let mut in_tuples = 0;
         let by_another = self.users.of(id).iter().any(|user| match self.module.instructions[*user].op {
@@ -335,7 +335,6 @@ impl Writer<'_> {
         if let Some(&known) = self.known.get(&(id, Some(rows), part.start)) {
             return known;
         }
-        let block = block_of(self.module.shape(id), rows);
         let new = if self.choice.computed.contains(&id) {
             let n = self.n_of(id, rows);
             let treatment =
@@ -349,20 +348,23 @@ impl Writer<'_> {
                 .collect();
             let op = on_block(&self.module.instructions[id].op, &treatment, rows.unit);
             let new = self.at(id).copy_of(id, operands);
+            let block = block_of(self.module.shape(id), rows);
             self.module.set_shape(new, block);
             let counts = matches!(op, Op::Iota { dimension } if dimension == rows.dimension as i64);
             self.module.instructions[new].op = op;
-            if counts { self.count_from_part(new, rows.unit, part) } else { new }
+            if counts {
+                let start = self.start(rows.unit, part, new);
+                count_from(&mut self.at(new), new, start)
+            } else {
+                new
+            }
         } else {
             let whole = self.whole(id);
             let start = self.start(rows.unit, part, id);
-            let slice_sizes = block.as_array().expect("rows are of arrays").dimensions.clone();
             let element_type = self.module.shape(start).as_array().expect("an integer").element_type;
             let mut at = self.at(id);
             let zero = at.integer(element_type, 0);
-            let starts = (0..slice_sizes.len()).map(|d| if d == rows.dimension { start } else { zero });
-            let operands: Operands = std::iter::once(whole).chain(starts).collect();
-            at.insert_shaped(Op::DynamicSlice { slice_sizes }, operands, block)
+            cut_rows(&mut at, whole, rows, start, zero)
         };
         self.known.insert((id, Some(rows), part.start), new);
         new
@@ -398,20 +400,6 @@ impl Writer<'_> {
         };
         self.known.insert(key, new);
         new
-    }
-
-    /// Lets an iota count from the first element of the part.
-    fn count_from_part(&mut self, iota: InstructionId, unit: i64, part: PartRead) -> InstructionId {
-        let shape = self.module.shape(iota).as_array().expect("an iota is an array").clone();
-        let mut start = self.start(unit, part, iota);
-        let is_same =
-            self.module.shape(start).as_array().is_some_and(|of| of.element_type == shape.element_type);
-        let mut at = self.at(iota);
-        if !is_same {
-            start = at.convert(start, shape.element_type);
-        }
-        let start = at.fill(start, shape);
-        at.binary(BinaryOp::Add, iota, start)
     }
 
     /// The first element of a part in an array with so many elements in each.

@@ -17,7 +17,9 @@
 //! `rows-within-loops` what a row is computed from.
 
 use memplan_ir::indexing::{IndexMap, Source, operands_read};
-use memplan_ir::{ArrayShape, BinaryOp, ElementType, InstructionId, Module, Op, Role, Shape};
+use memplan_ir::{
+    ArrayShape, BinaryOp, Cursor, ElementType, Insert, InstructionId, Module, Op, Operands, Role, Shape,
+};
 use smallvec::SmallVec;
 
 use crate::plain_combiner;
@@ -114,6 +116,34 @@ pub fn block_of(shape: &Shape, rows: Rows) -> Shape {
         }
         other => other.clone(),
     }
+}
+
+/// A block of rows of an array that exists as a whole, from the element `start` of their dimension on; `zero` is where it
+/// starts in the others.
+pub fn cut_rows(
+    at: &mut Cursor<'_>,
+    whole: InstructionId,
+    rows: Rows,
+    start: InstructionId,
+    zero: InstructionId,
+) -> InstructionId {
+    let block = block_of(at.module().shape(whole), rows);
+    let slice_sizes = block.as_array().expect("rows are of arrays").dimensions.clone();
+    let starts = (0..slice_sizes.len()).map(|d| if d == rows.dimension { start } else { zero });
+    let operands: Operands = std::iter::once(whole).chain(starts).collect();
+    at.insert_shaped(Op::DynamicSlice { slice_sizes }, operands, block)
+}
+
+/// Lets an iota count from `start`, an integer of any type.
+pub fn count_from(at: &mut Cursor<'_>, iota: InstructionId, mut start: InstructionId) -> InstructionId {
+    let array =
+        |at: &Cursor<'_>, id| at.module().shape(id).as_array().expect("numbers are in arrays").clone();
+    let shape = array(at, iota);
+    if array(at, start).element_type != shape.element_type {
+        start = at.convert(start, shape.element_type);
+    }
+    let start = at.fill(start, shape);
+    at.binary(BinaryOp::Add, iota, start)
 }
 
 /// The neutral integer for a sum over a block, if the sum over all blocks has its own initial value. `None` if the

@@ -165,7 +165,7 @@ impl Rewrite {
             cleanup: dead_code.clone(),
             replaces: None,
         };
-        // Rows are computed in each part of a batch, and so they cost more there: few are left until parts are made.
+        // Tried twice: each part of a batch computes the rows again, so where they save little, parts come first.
         let rows_within_loops = Rewrite {
             cleanup: after_loops.clone(),
             ..rewrite(

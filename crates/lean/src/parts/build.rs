@@ -22,7 +22,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::labels::{Label, Labels};
-use memplan_rewriter::rows::{Outcome, Rows, Treatment, block_of, carried_type, on_block};
+use memplan_rewriter::rows::{Outcome, Rows, Treatment, block_of, carried_type, count_from, on_block};
 
 /// The attribute of the loop that says how many parts there are.
 const ATTRIBUTE: &str = "memplan_parts";
@@ -643,14 +643,8 @@ impl Writer<'_> {
         unit: i64,
         note: &Note,
     ) -> InstructionId {
-        let shape = self.module.shape(iota).as_array().expect("an iota is an array").clone();
-        let mut start = self.start(scope, counter, unit, note);
-        let mut at = self.at(scope.computation, note.clone());
-        if shape.element_type != ElementType::S32 {
-            start = at.convert(start, shape.element_type);
-        }
-        let start = at.fill(start, shape);
-        at.binary(BinaryOp::Add, iota, start)
+        let start = self.start(scope, counter, unit, note);
+        count_from(&mut self.at(scope.computation, note.clone()), iota, start)
     }
 
     /// The start of a part, in every dimension.

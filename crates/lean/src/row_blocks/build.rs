@@ -18,7 +18,9 @@ use memplan_ir::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::region::{Region, Stage, is_inner_edge};
-use memplan_rewriter::rows::{Outcome, Rows, block_of, carried_type, neutral, on_block};
+use memplan_rewriter::rows::{
+    Outcome, Rows, block_of, carried_type, count_from, cut_rows, neutral, on_block,
+};
 
 /// The attribute of a loop over blocks that says how many there are.
 pub(super) const ATTRIBUTE: &str = "memplan_row_blocks";
@@ -233,13 +235,8 @@ impl LoopBuilder<'_> {
     /// Lets an iota count from the first element of the block.
     fn count_from_block(&mut self, body: &mut Body, iota: InstructionId, unit: i64) -> InstructionId {
         let note = self.module.instructions[iota].metadata.clone();
-        let shape = self.module.shape(iota).as_array().expect("an iota is an array").clone();
-        let mut start = self.start(body, unit, &note);
-        if shape.element_type != ElementType::S32 {
-            start = self.at(body.computation, &note).convert(start, shape.element_type);
-        }
-        let start = self.at(body.computation, &note).fill(start, shape);
-        self.at(body.computation, &note).binary(BinaryOp::Add, iota, start)
+        let start = self.start(body, unit, &note);
+        count_from(&mut self.at(body.computation, &note), iota, start)
     }
 
     /// An operand from outside: whole, or the block of it.
@@ -260,15 +257,8 @@ impl LoopBuilder<'_> {
             }
             Some(rows) => {
                 let whole = body.operands[&(id, None)];
-                let block = block_of(self.module.shape(id), rows);
-                let slice_sizes = block.as_array().expect("blocks are cut from arrays").dimensions.clone();
-                let mut operands = vec![whole];
-                operands.extend(self.starts(body, slice_sizes.len(), rows, note));
-                self.at(body.computation, note).insert_shaped(
-                    Op::DynamicSlice { slice_sizes },
-                    operands,
-                    block,
-                )
+                let start = self.start(body, rows.unit, note);
+                cut_rows(&mut self.at(body.computation, note), whole, rows, start, body.zero)
             }
         };
         body.operands.insert((id, rows), new);
