@@ -50,8 +50,8 @@ pub use memplan_lean::{
 };
 pub use memplan_loop_state::{
     CONDITIONAL_IN_PLACE, COUNTERS_PAST_BARRIERS, FLAT_LOOP_STATE, KeepWithinLoops, LOOP_STATE_IN_PLACE,
-    LoopStateInPlace, ROWS_WITHIN_LOOPS, RowsWithinLoops, UNINITIALIZED_RESULTS, UNINITIALIZED_STACKS,
-    UPDATES_WITHIN_LOOPS, UpdatesWithinLoops,
+    LoopStateInPlace, ROWS_WITHIN_LOOPS, RowsWithinLoops, SUMS_IN_PLACE, UNINITIALIZED_RESULTS,
+    UNINITIALIZED_STACKS, UPDATES_WITHIN_LOOPS, UpdatesWithinLoops,
 };
 pub use memplan_place::{
     AddsOrder, Because, COPY_INSERTION, Conflict, CopyInsertion, CopyReport, DEFAULT_LAYOUTS, DONATION,
@@ -140,6 +140,7 @@ pub const ALL: &[&dyn Pass] = &[
     &SCATTER_TO_SELECT,
     &SIMPLIFY,
     &SPLIT_CONCATENATIONS,
+    &SUMS_IN_PLACE,
     &TAKE_APART,
     &UNSHARE_SPLATS,
     &UPDATES_WITHIN_LOOPS,

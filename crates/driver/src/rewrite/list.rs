@@ -266,6 +266,12 @@ impl Rewrite {
                 )
             },
             rows_within_loops,
+            rewrite(
+                Lever::State,
+                "sums in place",
+                "a loop that adds to zeros adds to what its sum is added to",
+                |_| vec![Static(&passes::SUMS_IN_PLACE)],
+            ),
             Rewrite {
                 // JAX's text is a depth-first walk from the results, with the gradients of all weights last; every
                 // compiler runs them as soon as it can.

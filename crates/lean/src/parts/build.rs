@@ -92,12 +92,13 @@ impl Region {
         // What is outside reads arrays; tuples are made again there.
         let mut results = Vec::new();
         let mut seen: FxHashSet<InstructionId> = FxHashSet::default();
+        let is_tuple = |id: InstructionId| matches!(module.instructions[id].op, Op::Tuple);
         let mut outside: Vec<InstructionId> = entry
             .instructions
             .iter()
             .copied()
             .filter(|id| !inside.contains(id))
-            .chain([entry.root])
+            .chain(Some(entry.root).filter(|&root| is_tuple(root)))
             .collect();
         while let Some(id) = outside.pop() {
             for &operand in &module.instructions[id].operands {
@@ -111,7 +112,7 @@ impl Region {
                 }
             }
         }
-        if inside.contains(&entry.root) && !matches!(module.instructions[entry.root].op, Op::Tuple) {
+        if inside.contains(&entry.root) && !is_tuple(entry.root) {
             module.shape(entry.root).as_array()?;
             results.push(entry.root);
         }
