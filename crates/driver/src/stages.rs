@@ -4,7 +4,7 @@ use memplan_passes::AnyPass::{self, Static};
 use memplan_passes::{
     DCE, DONATION, FUSION, FUSION_OF_UPDATES, Fusion, HOST_OFFLOAD, KEEP_WITHIN_LOOPS, LAYOUT_ASSIGNMENT,
     LEGALIZE, LOOP_RESIDUALS, LOOP_STATE_IN_PLACE, OPTIMIZATION_BARRIER_EXPANDER, Pass, Pipeline, REMAT,
-    SCATTER_TO_SELECT, SIMPLIFY, TAKE_APART, UNINITIALIZED_RESULTS,
+    SCATTER_TO_SELECT, SIMPLIFY, SUMS_IN_PLACE, TAKE_APART, UNINITIALIZED_RESULTS,
 };
 
 /// The passes of `compile`, stage by stage. Names of stages are those of the report.
@@ -69,6 +69,7 @@ impl Default for Stages {
                         Static(&KEEP_WITHIN_LOOPS),
                         Static(&LOOP_RESIDUALS),
                         Static(&LOOP_STATE_IN_PLACE),
+                        Static(&SUMS_IN_PLACE),
                         Static(&SIMPLIFY),
                     ],
                 ),

@@ -24,7 +24,7 @@ use crate::apply::use_instead;
 /// The pass.
 pub const SUMS_IN_PLACE: PassFn = PassFn {
     name: "sums-in-place",
-    description: "let loops and scatters that add to zeros add to what their sums are added to",
+    description: "let loops that add to zeros add to what their sums are added to",
     run: |module: &mut Module, _: &Context<'_>| -> Result<bool, PassError> { Ok(run(module)) },
 };
 
@@ -40,8 +40,11 @@ fn run(module: &mut Module) -> bool {
     for sum in &found {
         module.instructions[sum.init].operands[sum.element as usize] = sum.onto;
     }
-    let totals = found.iter().map(|sum| (sum.addition, sum.result)).collect();
+    let totals: FxHashMap<_, _> = found.iter().map(|sum| (sum.addition, sum.result)).collect();
     use_instead(module, &totals);
+    for computation in module.computations.values_mut() {
+        computation.instructions.retain(|id| !totals.contains_key(id));
+    }
     !found.is_empty()
 }
 
