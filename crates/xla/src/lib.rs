@@ -55,6 +55,7 @@ mod dot_decomposer;
 mod dot_dimension_sorter;
 mod dot_merger;
 mod dot_strength_reduction;
+mod even_splits;
 mod fft_expander;
 mod flat_scatter;
 mod float_normalization;
@@ -110,6 +111,7 @@ pub use dot_decomposer::{DOT_DECOMPOSER, MATRIX_VECTOR_PRODUCTS, TRANSPOSE_FOLDI
 pub use dot_dimension_sorter::DOT_DIMENSION_SORTER;
 pub use dot_merger::{DOT_MERGER, DotMerger, DotMergerRules};
 pub use dot_strength_reduction::{DOT_STRENGTH_REDUCTION, DotStrengthReduction, DotStrengthReductionRules};
+pub use even_splits::{EVEN_SPLITS, EvenSplits};
 pub use fft_expander::FFT_EXPANDER;
 pub use flat_scatter::FLAT_SCATTER;
 pub use float_normalization::{FLOAT_NORMALIZATION, FloatNormalization};

@@ -54,17 +54,40 @@ fn run(module: &mut Module, _: &Context<'_>, rules: &SplitkRules) -> Result<bool
 }
 
 fn split(r: &mut Rewriter<'_>, rules: &SplitkRules, id: InstructionId) -> Option<InstructionId> {
-    let Op::Dot(mut dot) = r.op(id).clone() else { return None };
+    let Op::Dot(dot) = r.op(id).clone() else { return None };
     let product = Product::new(r, id, &dot)?;
     let parts = product.best_number_of_parts(rules);
     if parts == 1 {
         return None;
     }
-    let [left, right] = [r.operand(id, 0), r.operand(id, 1)];
-    let (which, extent) = product.extent_to_cut(r.array(left)?, &dot.dimensions.lhs_contracting, parts)?;
-    let (extent, parts) = (i64::try_from(extent).ok()?, parts as i64);
-    let result = r.array(id)?.clone();
+    let lhs = r.array(r.operand(id, 0))?;
+    let (which, extent) = product.extent_to_cut(lhs, &dot.dimensions.lhs_contracting, parts)?;
+    let cut = Cut { which, extent: i64::try_from(extent).ok()?, parts: parts as i64 };
+    let partial = partial_products(r, id, *dot, &cut, product.accumulator)?;
+    sum_up(r, id, partial, product.accumulator)
+}
 
+/// Where a product is cut into parts.
+pub(crate) struct Cut {
+    /// Which of the contracted dimensions is cut.
+    pub(crate) which: usize,
+    /// How many elements it has, after padding.
+    pub(crate) extent: i64,
+    /// Into how many parts.
+    pub(crate) parts: i64,
+}
+
+/// The products of the parts, whose number is the first dimension.
+pub(crate) fn partial_products(
+    r: &mut Rewriter<'_>,
+    id: InstructionId,
+    mut dot: Dot,
+    cut: &Cut,
+    accumulator: ElementType,
+) -> Option<InstructionId> {
+    let &Cut { which, extent, parts } = cut;
+    let [left, right] = [r.operand(id, 0), r.operand(id, 1)];
+    let result = r.array(id)?.clone();
     let numbers = &mut dot.dimensions;
     let cut_left = numbers.lhs_contracting[which];
     let cut_right = numbers.rhs_contracting[which];
@@ -79,33 +102,45 @@ fn split(r: &mut Rewriter<'_>, rules: &SplitkRules, id: InstructionId) -> Option
         batch.insert(0, at);
     }
     let extents = [parts].into_iter().chain(result.dimensions.iter().copied());
-    let shape = Shape::array(product.accumulator, extents);
-    let partial = r.emit(Op::Dot(dot), [lhs, rhs], shape);
-    let zero = r.splat_array(Scalar::integer(product.accumulator, 0), &[]);
-    let adder = r.combiner("sum", BinaryOp::Add, product.accumulator);
-    let sum = ArrayShape { element_type: product.accumulator, ..result.clone() };
+    let shape = Shape::array(accumulator, extents);
+    Some(r.emit(Op::Dot(Box::new(dot)), [lhs, rhs], shape))
+}
+
+/// The sum of the parts of a product, in the type of the product.
+pub(crate) fn sum_up(
+    r: &mut Rewriter<'_>,
+    id: InstructionId,
+    partial: InstructionId,
+    accumulator: ElementType,
+) -> Option<InstructionId> {
+    let result = r.array(id)?.clone();
+    let zero = r.splat_array(Scalar::integer(accumulator, 0), &[]);
+    let adder = r.combiner("sum", BinaryOp::Add, accumulator);
+    let sum = ArrayShape { element_type: accumulator, ..result.clone() };
     let dimensions = Dimensions::from_elem(0, 1);
     let sum = r.emit_call(Op::Reduce { dimensions }, [partial, zero], [adder], Shape::Array(sum));
-    Some(match result.element_type == product.accumulator {
+    Some(match result.element_type == accumulator {
         true => sum,
         false => r.emit(Op::Convert, [sum], Shape::Array(result)),
     })
 }
 
 /// A product of matrices, as the formula sees it.
-struct Product {
+pub(crate) struct Product {
     batch: u64,
     rows: u64,
     columns: u64,
-    contracted: u64,
+    /// Elements that are summed for one of the result.
+    pub(crate) contracted: u64,
     /// Bytes of an element of the operands, before they are converted, and of the result.
     bytes: [f64; 3],
-    accumulator: ElementType,
+    /// The type of the sums.
+    pub(crate) accumulator: ElementType,
 }
 
 impl Product {
     /// `None` for products that are never cut up.
-    fn new(r: &Rewriter<'_>, id: InstructionId, dot: &Dot) -> Option<Product> {
+    pub(crate) fn new(r: &Rewriter<'_>, id: InstructionId, dot: &Dot) -> Option<Product> {
         let [left, right] = [r.operand(id, 0), r.operand(id, 1)];
         let (lhs, rhs, result) = (r.array(left)?, r.array(right)?, r.array(id)?);
         let numbers = &dot.dimensions;
@@ -129,7 +164,7 @@ impl Product {
     }
 
     /// Of equally fast ones, the smallest.
-    fn best_number_of_parts(&self, rules: &SplitkRules) -> u64 {
+    pub(crate) fn best_number_of_parts(&self, rules: &SplitkRules) -> u64 {
         let mut best = (1, self.cost(rules, 1));
         for parts in (1..u64::BITS).map(|doublings| 1 << doublings).take_while(|&n| n <= rules.max_parts) {
             let cost = self.cost(rules, parts);
@@ -141,7 +176,7 @@ impl Product {
     }
 
     /// Time in so many parts, in a unit of XLA's own.
-    fn cost(&self, rules: &SplitkRules, parts: u64) -> f64 {
+    pub(crate) fn cost(&self, rules: &SplitkRules, parts: u64) -> f64 {
         let tile_extent = rules.tile.max(1);
         let Product { batch, rows, columns, contracted, bytes: [lhs, rhs, result], .. } = *self;
         let accumulator = f64::from(self.accumulator.bits()) / 8.0;
@@ -161,14 +196,23 @@ impl Product {
         compute.max((read + partial) * rules.byte) + sum
     }
 
+    /// Elements of the narrower operand in 16 bytes.
+    pub(crate) fn alignment(&self) -> u64 {
+        let narrowest = self.bytes[0].min(self.bytes[1]).min(16.0);
+        (16.0 / narrowest) as u64
+    }
+
+    /// This product in equal parts, as one with a batch.
+    pub(crate) fn in_parts(&self, parts: u64) -> Product {
+        Product { batch: self.batch * parts, contracted: self.contracted / parts, ..*self }
+    }
+
     /// Which of the contracted dimensions is cut, and to how many elements it is padded before. Parts begin at multiples
     /// of 16 bytes.
     fn extent_to_cut(&self, lhs: &ArrayShape, contracting: &[i64], parts: u64) -> Option<(usize, u64)> {
         let extents = contracting.iter().map(|&d| lhs.dimensions[d as usize] as u64);
-        let narrowest = self.bytes[0].min(self.bytes[1]).min(16.0);
-        let aligned = parts * (16.0 / narrowest) as u64;
         match contracting {
-            [_] => Some((0, self.contracted.checked_next_multiple_of(aligned)?)),
+            [_] => Some((0, self.contracted.checked_next_multiple_of(parts * self.alignment())?)),
             _ => extents.enumerate().find(|(_, extent)| extent % parts == 0),
         }
     }

@@ -6,7 +6,7 @@ use memplan_passes as passes;
 use memplan_passes::AnyPass::{self, Static};
 use memplan_passes::{
     Borders, CheckpointLayers, KeepWithinLoops, LoopResiduals, LoopStateInPlace, OffloadRows, OneIn, Parts,
-    Pipeline, Products, Remat, RowBlocks, RowsWithinLoops, Saves, UpdatesWithinLoops,
+    Pass, Pipeline, Products, Remat, RowBlocks, RowsWithinLoops, Saves, UpdatesWithinLoops,
 };
 
 use crate::FirstGuess;
@@ -272,6 +272,12 @@ impl Rewrite {
                 "a loop that adds to zeros adds to what its sum is added to",
                 |_| vec![Static(&passes::SUMS_IN_PLACE)],
             ),
+            rewrite(
+                Lever::Blocks,
+                "sums in even parts",
+                "products that the compiler would split unevenly, and so pad, are split evenly",
+                even_splits,
+            ),
             Rewrite {
                 // JAX's text is a depth-first walk from the results, with the gradients of all weights last; every
                 // compiler runs them as soon as it can.
@@ -330,6 +336,20 @@ fn rows_computed(products: bool) -> AnyPass {
 fn residuals_recomputed(_: &Situation<'_>) -> Vec<AnyPass> {
     let way = |products| LoopResiduals { products, ..passes::LOOP_RESIDUALS }.into();
     [Products::All].into_iter().chain(PRODUCTS).map(way).collect()
+}
+
+/// Only for compilers that split sums of products.
+fn even_splits(now: &Situation<'_>) -> Vec<AnyPass> {
+    let name = passes::SPLITK_REWRITER.name();
+    let splits = now.compiler.passes.iter().any(|pass| pass == name);
+    // Options of built-in compilers are right; those of others were read before.
+    let options =
+        || now.compiler.options_of::<passes::SplitkRewriter>(name).ok().flatten().unwrap_or_default();
+    if splits && !now.is_partitioned {
+        vec![passes::EvenSplits { rules: options().rules }.into()]
+    } else {
+        Vec::new()
+    }
 }
 
 /// Barriers cost a kernel for each row that is read, and save copies of whole arrays where rows have several readers.
