@@ -500,6 +500,39 @@ pub struct CustomCall {
     pub uses_to_apply: bool,
 }
 
+impl CustomCall {
+    /// The rank of one problem of a routine of linear algebra that solves a batch of them, by its target: 2 for matrices
+    /// (`lapack_sgetrf_ffi`, `cusolver_potrf_ffi`), 1 for the pivots of one. The dimensions before it count problems, in all
+    /// operands and results. `None` for other calls.
+    pub fn problem_rank(&self) -> Option<usize> {
+        let name = self.target.strip_suffix("_ffi").unwrap_or(&self.target);
+        let routine = match name.split_once('_')? {
+            // LAPACK's names begin with the type of the numbers.
+            ("lapack", routine) => routine.get(1..)?,
+            ("cusolver" | "hipsolver", routine) => routine,
+            ("cu" | "hip", "lu_pivots_to_permutation") => return Some(1),
+            _ => return None,
+        };
+        let is_known = matches!(
+            routine,
+            "getrf"
+                | "potrf"
+                | "geqrf"
+                | "orgqr"
+                | "ungqr"
+                | "ormqr"
+                | "unmqr"
+                | "trsm"
+                | "syevd"
+                | "heevd"
+                | "gesvd"
+                | "gesvdj"
+                | "gesdd"
+        );
+        is_known.then_some(2)
+    }
+}
+
 /// The devices that take part in a collective.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ReplicaGroups {

@@ -98,6 +98,11 @@ pub fn on_block(op: &Op, treatment: &Treatment, extent: i64) -> Op {
             }
         }
         Op::Reshape { inferred_dimension } => *inferred_dimension = None,
+        Op::CustomCall(call) => {
+            for shape in call.operand_layout_constraints.iter_mut().flatten() {
+                *shape = block_of(shape, Rows { dimension: rows.dimension, unit: extent });
+            }
+        }
         _ => {}
     }
     op

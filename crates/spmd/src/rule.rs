@@ -49,6 +49,8 @@ pub(crate) fn rule(module: &Module, id: InstructionId) -> Option<Rule> {
     }
     let maps = match &instruction.op {
         Op::Iota { .. } | Op::Rng { .. } => SmallVec::new(),
+        // Partitioners do not know the routines of libraries.
+        Op::CustomCall(_) => return None,
         _ => operands_read(module, id),
     };
     if maps.iter().all(Option::is_none) && !matches!(instruction.op, Op::Iota { .. }) {

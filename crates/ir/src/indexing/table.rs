@@ -139,6 +139,7 @@ impl<'a> Table<'a> {
             Op::Cholesky { .. } | Op::TriangularSolve(_) => {
                 self.mixing(self.result.rank().checked_sub(2)?..self.result.rank())
             }
+            Op::CustomCall(call) => self.problems(call.problem_rank()?)?,
             Op::Dot(dot) => self.dot(&dot.dimensions)?,
             Op::ScaledDot(dot) => {
                 let mut reads = self.dot(&dot.dimensions)?;
@@ -176,7 +177,6 @@ impl<'a> Table<'a> {
             | Op::Conditional
             | Op::Call { .. }
             | Op::Fusion(_)
-            | Op::CustomCall(_)
             // Memory, devices and hosts.
             | Op::CopyStart { .. }
             | Op::CopyDone
@@ -280,6 +280,15 @@ impl<'a> Table<'a> {
             let source = |d: usize| if mixed.contains(&d) { Source::Any } else { Source::Dim(d) };
             at_most((0..operand.rank()).map(source))
         })
+    }
+
+    /// A batch of problems of a rank, the same number in each operand: a result needs all of its own problem.
+    fn problems(&mut self, rank: usize) -> Option<Reads> {
+        let batch = self.result.rank().checked_sub(rank)?;
+        let is_batch = |operand: &Option<&ArrayShape>| {
+            operand.is_some_and(|array| array.dimensions.get(..batch) == self.result.dimensions.get(..batch))
+        };
+        self.operands.iter().all(is_batch).then(|| self.mixing(batch..usize::MAX))
     }
 
     // -- Gathers and scatters.

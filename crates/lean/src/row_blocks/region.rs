@@ -156,7 +156,12 @@ pub(super) fn is_materialized(program: RegionContext<'_>, id: InstructionId) -> 
             CostClass::Cheap | CostClass::Free | CostClass::Hero(Hero::Reduction)
         ) && !matches!(program.module.instructions[id].op, Op::Gather(_))
     };
-    !is_fused(id) || program.places.users.of(id).iter().any(|&user| !is_fused(user))
+    // Kernels of scatters compute what they scatter.
+    let scatters = |user: InstructionId| {
+        let instruction = &program.module.instructions[user];
+        matches!(instruction.op, Op::Scatter(_)) && !instruction.operands[..2].contains(&id)
+    };
+    !is_fused(id) || program.places.users.of(id).iter().any(|&user| !is_fused(user) && !scatters(user))
 }
 
 /// A region while it grows.

@@ -47,6 +47,17 @@ const CASES: &[(&str, &str, &[usize])] = &[
     ("x = f32[4,6] parameter(0)", "f32[4,6] sort(x), dimensions={1}, to_apply=lt", &[0]),
     ("x = f32[4,6] parameter(0)", "(f32[4,2], s32[4,2]) topk(x), k=2, largest=true", &[0]),
     (
+        "x = f32[4,2,3,3] parameter(0)",
+        "(f32[4,2,3,3]{2,3,1,0}, s32[4,2,3], s32[4,2]) custom-call(x), custom_call_target=\"lapack_sgetrf_ffi\", \
+         operand_layout_constraints={f32[4,2,3,3]{2,3,1,0}}",
+        &[0, 1],
+    ),
+    (
+        "x = f32[4,5,3] parameter(0)  y = f32[4,3] parameter(1)",
+        "f32[4,5,3] custom-call(x, y), custom_call_target=\"lapack_sorgqr_ffi\"",
+        &[0],
+    ),
+    (
         "x = f32[4,6,3] parameter(0)  y = f32[4,3,5] parameter(1)",
         "f32[4,6,5] dot(x, y), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_contracting_dims={1}",
         &[0, 1, 2],
