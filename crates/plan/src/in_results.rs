@@ -46,9 +46,12 @@ pub(crate) fn place(
         let own = if is_argument { machine.argument_alignment().max(storage.alignment) } else { alignment };
         hosts.push(Host { storage: id, size, alignment: own.min(alignment) });
     }
+    let turn = |storage: StorageId| {
+        storages.all[storage].values.iter().map(|&value| program.turn(value)).min().unwrap_or_default()
+    };
     // Of equal ones, XLA takes the newest.
-    hosts.sort_by_key(|host| (host.size, Reverse(host.storage)));
-    temps.sort_by_key(|&temp| Reverse(storages.all[temp].size));
+    hosts.sort_by_cached_key(|host| (host.size, Reverse(turn(host.storage))));
+    temps.sort_by_cached_key(|&temp| (Reverse(storages.all[temp].size), turn(temp)));
     let mut host_of: SecondaryMap<StorageId, Option<usize>> = SecondaryMap::new();
     hosts.iter().enumerate().for_each(|(i, host)| host_of[host.storage] = Some(i));
     let mut looks = 0;

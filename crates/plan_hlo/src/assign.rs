@@ -9,7 +9,9 @@ use memplan_ir::{ArrayShape, InstructionId, Module, Op, Opcode, Position, Positi
 use memplan_memory::{
     Allocation, AllocationId, AllocationKind, Bytes, MemoryPlan, MemorySpaceId, Slice, Target, Totals,
 };
-use memplan_plan::{PlaceOptions, SpacePlacement, Storages, TakeOver, place_below, place_space};
+use memplan_plan::{
+    AsXla, PlaceOptions, Sharing, SpacePlacement, Storages, TakeOver, place_below, place_space,
+};
 use memplan_program::{self as program, Placement, ValueId};
 
 use rustc_hash::FxBuildHasher;
@@ -83,10 +85,13 @@ pub(crate) fn assign_below(
     options: &AssignOptions,
     limit: Option<Bytes>,
 ) -> Result<Option<MemoryPlan>, PlanError> {
-    let program = HloProgram::pinned(module, facts, target, &options.scratch, &options.pins)?
+    let mut program = HloProgram::pinned(module, facts, target, &options.scratch, &options.pins)?
         .with_results_in_tuples(&options.results_in_tuples)
         .with_reductions_beside(options.reductions_beside)
         .with_results_over_sources(options.over_sources);
+    if matches!(options.place.sharing, Sharing::AsXla(AsXla { temps_in_results: true, .. })) {
+        program = program.in_order_of_xla();
+    }
     let placement = place_below(&program, target, &options.place, limit)
         .map_err(|error| PlanError::of_place(&program, error))?;
     Ok(placement.map(|placement| memory_plan(module, facts, target, &program, placement)))

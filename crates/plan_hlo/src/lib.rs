@@ -40,6 +40,7 @@ mod regions;
 mod report;
 mod schedule;
 mod spaces;
+mod walk;
 
 pub use assign::{AssignOptions, SpacePlan, assign, assign_space, storages};
 pub use cost::ProgramCost;

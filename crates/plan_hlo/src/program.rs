@@ -10,6 +10,7 @@ use memplan_program::{Origin, Program, Scratch, Time, Value, ValueId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::pins::{self, Pin, PinError};
+use crate::walk::walk;
 
 /// A module under a schedule: its values are from the dataflow analysis, its instants from the timeline.
 #[derive(Clone, Debug)]
@@ -35,6 +36,8 @@ pub struct HloProgram<'a> {
     reductions_beside: Option<u32>,
     /// Whether results are written only over operands that they are computed from.
     over_sources: bool,
+    /// When XLA's walk comes to an instruction, if its order of buffers counts.
+    turns: Option<SecondaryMap<InstructionId, u32>>,
 }
 
 impl<'a> HloProgram<'a> {
@@ -101,6 +104,7 @@ impl<'a> HloProgram<'a> {
             in_tuples,
             reductions_beside: None,
             over_sources: false,
+            turns: None,
         })
     }
 
@@ -129,6 +133,11 @@ impl<'a> HloProgram<'a> {
     /// The same, of a compiler whose kernels write results only over operands that they are computed from.
     pub(crate) fn with_results_over_sources(self, over_sources: bool) -> HloProgram<'a> {
         HloProgram { over_sources, ..self }
+    }
+
+    /// The same, of a compiler that orders buffers of one size as XLA does.
+    pub(crate) fn in_order_of_xla(self) -> HloProgram<'a> {
+        HloProgram { turns: Some(walk(self.module, &self.facts.graph)), ..self }
     }
 
     /// Whether a kernel returns more reductions than XLA allows beside a result that is written over an operand.
@@ -223,6 +232,11 @@ impl Program for HloProgram<'_> {
     fn group(&self, value: ValueId) -> ValueId {
         let first = self.facts.buffers.values[self.facts.buffers.of(value)][0];
         self.first_of.get(&first).copied().unwrap_or(first)
+    }
+
+    fn turn(&self, value: ValueId) -> (u32, u32) {
+        let turn = |turns: &SecondaryMap<InstructionId, u32>| turns[self.defined_by(value)];
+        (self.turns.as_ref().map_or(0, turn), value.as_u32())
     }
 
     fn may_reuse(&self, time: Time) -> bool {

@@ -21,6 +21,12 @@ pub trait Program {
         value
     }
 
+    /// Where a value comes in the order of equally large ones: asked by those who share as XLA does, which orders them by its
+    /// walk over the program.
+    fn turn(&self, value: ValueId) -> (u32, u32) {
+        (0, value.as_u32())
+    }
+
     /// The values that an instant reads, in the order in which results try to take over their bytes.
     fn reads(&self, time: Time) -> impl Iterator<Item = ValueId>;
 
