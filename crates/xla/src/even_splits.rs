@@ -41,7 +41,7 @@ impl Pass for EvenSplits {
     }
 
     fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
-        let rules = self.rules.clone().unwrap_or_else(|| crate::built_in(SPLITK_REWRITER.name()));
+        let rules = self.rules.unwrap_or_else(|| crate::built_in(SPLITK_REWRITER.name()));
         Ok(Rewriter::swept(module, |r, id| split(r, &rules, id)).into())
     }
 }
