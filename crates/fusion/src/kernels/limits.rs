@@ -178,9 +178,10 @@ impl Grouper<'_> {
                     instruction.operands[0] == id || instruction.operands[1] == id && has_inputs()
                 }
                 Opcode::Scatter => {
+                    let n_updated = instruction.operands.len() / 2;
                     !rules.gather_prologue
-                        && instruction.operands[instruction.operands.len() / 2] == id
-                        && has_inputs()
+                        && (instruction.operands[n_updated] == id && has_inputs()
+                            || instruction.operands[n_updated + 1..].contains(&id))
                 }
                 Opcode::Pad => !rules.pad_prologue && instruction.operands[0] == id,
                 Opcode::Concatenate => !rules.pad_prologue && has_inputs(),
