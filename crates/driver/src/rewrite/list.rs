@@ -220,6 +220,12 @@ impl Rewrite {
                 "the slices that a loop reads of its state keep the layout of that state",
                 pinned,
             ),
+            rewrite(
+                Lever::Layouts,
+                "narrow transposes",
+                "the smaller arrays around a product are transposed instead of the largest one",
+                |_| vec![Static(&passes::NARROW_TRANSPOSES)],
+            ),
             Rewrite {
                 replaces: Some(bytes_of_scatters),
                 ..rewrite(
