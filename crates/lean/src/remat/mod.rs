@@ -369,10 +369,12 @@ fn values_to_recompute(
     // Of equal values, a sum is kept rather than what is computed of it: else one kernel computes both, and another sum of the
     // same array is in a kernel that waits for it.
     let is_sum = |id| cost::class_of(module, id) == CostClass::Hero(Hero::Reduction);
-    // Behind a tie, a counter is no counter to a compiler any more, and keeping it costs nothing.
+    // Selected, the counter of a loop is no counter to a compiler any more, and keeping the next one costs nothing.
+    let next = &module.instructions[module.computations[computation].root].operands;
     let is_scalar = |id| module.shape(id).as_array().is_some_and(|array| array.dimensions.is_empty());
+    let may_count = options.tie == Some(Tie::Select) && computation != module.entry;
     let bytes = |id| {
-        if options.tie.is_some() && is_scalar(id) {
+        if may_count && next.contains(&id) && is_scalar(id) {
             return 0;
         }
         let bytes = crossing_bytes(module, target, &invariant, id);
