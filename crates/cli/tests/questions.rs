@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::repository;
-use crate::screens::without_times;
+use crate::screens::{without_search_time, without_times};
 
 /// A need, the question, and the command that answers it.
 struct Question {
@@ -240,8 +240,9 @@ fn answer(command: &str) -> String {
         .output()
         .unwrap();
     let shown = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+    let shown = without_search_time(&without_times(&shown));
     match output.status.code() {
-        Some(0) => without_times(&shown),
-        status => format!("{}status {status:?}\n", without_times(&shown)),
+        Some(0) => shown,
+        status => format!("{shown}status {status:?}\n"),
     }
 }

@@ -204,7 +204,7 @@ pub(crate) fn without_times(text: &str) -> String {
 }
 
 /// The screen without the seconds that a search for places took, which no two runs share.
-fn without_search_time(text: &str) -> String {
+pub(crate) fn without_search_time(text: &str) -> String {
     let steady = |line: &str| match line.rsplit_once(", ") {
         Some((nodes, _)) if line.starts_with("effort") => format!("{nodes}\n"),
         _ => line.to_string(),

@@ -374,7 +374,7 @@ fn values_to_recompute(
     let is_scalar = |id| module.shape(id).as_array().is_some_and(|array| array.dimensions.is_empty());
     let may_count = options.tie == Some(Tie::Select) && computation != module.entry;
     let bytes = |id| {
-        if may_count && next.contains(&id) && is_scalar(id) {
+        if may_count && is_scalar(id) && next.contains(&id) {
             return 0;
         }
         let bytes = crossing_bytes(module, target, &invariant, id);

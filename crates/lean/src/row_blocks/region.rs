@@ -159,7 +159,8 @@ pub(super) fn is_materialized(program: RegionContext<'_>, id: InstructionId) -> 
     // Kernels of scatters compute what they scatter.
     let scatters = |user: InstructionId| {
         let instruction = &program.module.instructions[user];
-        matches!(instruction.op, Op::Scatter(_)) && !instruction.operands[..2].contains(&id)
+        let n_updated = instruction.operands.len() / 2;
+        matches!(instruction.op, Op::Scatter(_)) && !instruction.operands[..=n_updated].contains(&id)
     };
     !is_fused(id) || program.places.users.of(id).iter().any(|&user| !is_fused(user) && !scatters(user))
 }
