@@ -69,6 +69,7 @@ mod op;
 mod opcode;
 mod partition;
 mod position;
+mod post_order;
 mod scalar;
 mod schedule;
 pub mod scopes;

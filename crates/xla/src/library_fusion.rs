@@ -24,7 +24,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Deserialize;
 use smallvec::SmallVec;
 
-use super::fusions::{self, Group, post_order};
+use super::fusions::{self, Group};
 
 /// The operations that the library supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -114,7 +114,7 @@ impl<'a> Library<'a> {
         users: &'a Users,
         computation: ComputationId,
     ) -> Library<'a> {
-        let order = post_order(module, computation);
+        let order = module.post_order(computation);
         let positions = order.iter().enumerate().map(|(at, &id)| (id, at)).collect();
         let root = module.computations[computation].root;
         let (kernel_of, kernels) = (FxHashMap::default(), Vec::new());

@@ -29,7 +29,7 @@ use rustc_hash::FxHashSet;
 use serde::Deserialize;
 use smallvec::SmallVec;
 
-use super::fusions::{self, Group, post_order};
+use super::fusions::{self, Group};
 use indexing::Indexing;
 
 /// Limits on fusion, in addition to the rules of all kernels.
@@ -116,7 +116,7 @@ impl<'a> Fuser<'a> {
         users: &'a Users,
         computation: ComputationId,
     ) -> Fuser<'a> {
-        let order = post_order(module, computation);
+        let order = module.post_order(computation);
         let mut fuser = Fuser {
             module,
             target,
