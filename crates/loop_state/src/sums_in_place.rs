@@ -78,7 +78,7 @@ impl<'a> Search<'a> {
         Search { module, users, by_init, place }
     }
 
-    /// The sums of a loop that can begin with what they are added to.
+    /// The sums of a loop that can start from the value that they are added to after it.
     fn of(&self, of: &'a Loop) -> impl Iterator<Item = Sum> {
         let begins = &self.module.instructions[of.init].operands;
         (0..).zip(begins).filter_map(move |(element, &begin)| {

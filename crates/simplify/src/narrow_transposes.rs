@@ -129,7 +129,7 @@ fn multiply(
     Some(r.emit(Op::Dot(Box::new(Dot { dimensions, ..dot })), operands, shape))
 }
 
-/// The transposed product of what a transposed operand was before, if that operand is the largest array.
+/// Multiplies a transposed operand as it was before, and transposes the product instead, if that operand is the largest array.
 fn of_operand(r: &mut Rewriter<'_>, id: InstructionId, dot: &Dot, side: DotOperand) -> Option<InstructionId> {
     let at = side as usize;
     let transposed = r.operand(id, at);

@@ -156,7 +156,7 @@ pub(super) fn is_materialized(program: RegionContext<'_>, id: InstructionId) -> 
             CostClass::Cheap | CostClass::Free | CostClass::Hero(Hero::Reduction)
         ) && !matches!(program.module.instructions[id].op, Op::Gather(_))
     };
-    // Kernels of scatters compute what they scatter.
+    // The kernel of a scatter computes its updates, so they are not stored.
     let scatters = |user: InstructionId| {
         let instruction = &program.module.instructions[user];
         let n_updated = instruction.operands.len() / 2;
