@@ -13,8 +13,12 @@
 //! 0.12, XLA's GPU compiler also looks for how the place of a slice follows from the counter, and gives up the program where a
 //! barrier is in the way ("HloEvaluator does not implement the opt-barrier opcode").
 //!
-//! *Changed* means that a whole number was found behind a barrier in a loop.
+//! Numbers that arrays are computed from stay: recomputation is tied to them, without which compilers merge what is computed
+//! again with what was computed before.
+//!
+//! *Changed* means that a counter or a place was found behind a barrier in a loop.
 
+use cranelift_entity::SecondaryMap;
 use memplan_ir::{InstructionId, Module, Op, Users};
 use memplan_rewriter::PassFn;
 use memplan_rewriter::loops::loops;
@@ -32,25 +36,48 @@ fn run(module: &mut Module) -> bool {
         return false;
     }
     let users = Users::new(module);
-    let bodies = loops(module, &users).into_iter().map(|of| of.body);
-    let listed: Vec<InstructionId> =
-        bodies.flat_map(|body| module.computations[body].instructions.clone()).collect();
+    // What the next state of a loop or the place of a slice depends on.
+    let mut open: Vec<InstructionId> = Vec::new();
+    for of in loops(module, &users) {
+        let body = &module.computations[of.body];
+        let slices = body.instructions.iter().copied();
+        open.extend(slices.filter(|&id| n_before_places(&module.instructions[id].op).is_some()));
+        open.push(body.root);
+    }
     let mut changed = false;
-    for id in listed {
-        for number in 0..module.instructions[id].operands.len() {
+    let mut is_known: SecondaryMap<InstructionId, bool> = SecondaryMap::new();
+    while let Some(id) = open.pop() {
+        let first = n_before_places(&module.instructions[id].op).unwrap_or(0);
+        for number in first..module.instructions[id].operands.len() {
             let from = module.instructions[id].operands[number];
-            let is_place = module
-                .shape(from)
-                .as_array()
-                .is_some_and(|array| array.dimensions.is_empty() && array.element_type.is_integral());
-            let value = if is_place { before_barriers(module, from) } else { from };
+            if !is_whole_number(module, from) {
+                continue;
+            }
+            let value = before_barriers(module, from);
             if value != from {
                 module.instructions[id].operands[number] = value;
                 changed = true;
             }
+            if !std::mem::replace(&mut is_known[value], true) {
+                open.push(value);
+            }
         }
     }
     changed
+}
+
+/// How many operands of a slice come before those that say where it is.
+fn n_before_places(op: &Op) -> Option<usize> {
+    match op {
+        Op::DynamicSlice { .. } => Some(1),
+        Op::DynamicUpdateSlice => Some(2),
+        _ => None,
+    }
+}
+
+fn is_whole_number(module: &Module, id: InstructionId) -> bool {
+    let array = module.shape(id).as_array();
+    array.is_some_and(|array| array.dimensions.is_empty() && array.element_type.is_integral())
 }
 
 /// The value that barriers pass on.
