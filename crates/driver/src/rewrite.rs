@@ -240,8 +240,9 @@ pub fn rewrite_among(
         ordered.as_ref().is_none_or(|ordered| !choice::only_costs(before, ordered.estimated, options));
     let mut found = Found { held: vec![flat], set_aside: Vec::new() };
     for rewrite in &options.rewrites {
+        let n_without = found.held.len();
         found.held = search.with_and_without(found.held, rewrite)?;
-        found = search.worth_going_on(found);
+        found = search.worth_going_on(found, n_without);
     }
     let mut found = found.all();
     if let Some(mut ordered) = ordered {
@@ -637,12 +638,18 @@ impl Search<'_> {
         held.max(3).min(self.options.width)
     }
 
-    /// Chooses the programs that the next rewrite is tried on, and sets aside the others that none beats.
-    fn worth_going_on(&self, found: Found) -> Found {
+    /// Chooses the programs that the next rewrite is tried on, and sets aside the others that none beats. The first ones are
+    /// those without the last rewrite: the best of them goes on even if one with the rewrite beats it, since another
+    /// rewrite may do more without that one.
+    fn worth_going_on(&self, found: Found, n_without: usize) -> Found {
         let n = found.held.len();
         let all = found.all();
         let prices: Vec<Estimated> = all.iter().map(|attempt| attempt.estimated).collect();
-        let held = choice::thin(&prices[..n], self.width(&all[0].module), self.options);
+        let mut held = choice::thin(&prices[..n], self.width(&all[0].module), self.options);
+        let without = choice::choose(&prices[..n_without], self.options);
+        if !held.contains(&without) {
+            held.push(without);
+        }
         let unbeaten = choice::undominated(&prices);
         let mut all: Vec<Option<Attempt>> = all.into_iter().map(Some).collect();
         let mut take = |i: usize| all[i].take();
