@@ -27,8 +27,11 @@ impl Grouper<'_> {
     /// in these ways.
     pub(super) fn product_ended_by(&self, id: InstructionId, usages: &[Usage]) -> Option<Opcode> {
         let operands = self.module.instructions[id].operands.iter().copied();
-        let mut ended = operands
-            .filter(|&operand| self.bytes[id] <= self.bytes[operand] && self.could_end_product(id, operand));
+        let mut ended = operands.filter(|&operand| {
+            self.bytes[id] <= self.bytes[operand]
+                && self.could_end_product(id, operand)
+                && self.ends_by_rules(id, operand)
+        });
         let adds = || strides::adds_product(self.module, self.users, id).then_some(Opcode::Dot);
         let is_followed = || self.is_led_to_by_product(id).then_some(Opcode::Dot);
         let ends_convolution = || {
@@ -38,6 +41,13 @@ impl Grouper<'_> {
         let first = ended.next().map(|product| self.module.instructions[product].opcode());
         let exponentiates = || self.is_exponential_of_stored(id).then_some(Opcode::Dot);
         first.or_else(adds).or_else(is_followed).or_else(ends_convolution).or_else(exponentiates)
+    }
+
+    /// Whether the rules for the kernel of a product let it end with an operation on the product.
+    fn ends_by_rules(&self, id: InstructionId, product: InstructionId) -> bool {
+        let is_dot = matches!(self.module.instructions[product].op, Op::Dot(_));
+        !(is_dot && self.target.fusion.dot.by_strides)
+            || strides::is_followed_by_chain(self.module, self.users, product, &[id])
     }
 
     /// Whether operations on elements, each read by the next one alone, lead from a convolution to a conversion that takes fewer

@@ -120,16 +120,17 @@ impl<'s, 'a> Search<'s, 'a> {
     /// Whether all readers of a value could compute it.
     fn may_be_fused(&self, producer: InstructionId) -> bool {
         let grouper = self.grouper;
-        let is_product = |user: InstructionId| matches!(grouper.module.instructions[user].op, Op::Dot(_));
-        let is_loaded = |user: InstructionId| is_product(user) && grouper.may_be_loaded(producer);
         let can_compute = |&user: &InstructionId| {
-            (self.is_kernel(user) || is_loaded(user))
+            (self.is_kernel(user) || is_product(grouper, user))
                 && !updated_operands(&grouper.module.instructions[user]).contains(&producer)
         };
         grouper.classes[producer] == CostClass::Cheap
             && producer != grouper.root
             && !grouper.has_control_dependencies(producer)
             && grouper.users.of(producer).iter().all(can_compute)
+            && (cost::moves_no_bytes(grouper.module, producer)
+                || grouper.may_be_loaded(producer)
+                || !is_read_by_product(grouper, producer))
     }
 
     fn operation_at(&self, place: Place) -> &Operation {
@@ -238,4 +239,16 @@ impl<'s, 'a> Search<'s, 'a> {
             self.readers[read as usize].retain(|reader| *reader != producer);
         }
     }
+}
+
+fn is_product(grouper: &Grouper<'_>, id: InstructionId) -> bool {
+    matches!(grouper.module.instructions[id].op, Op::Dot(_))
+}
+
+/// Whether a product reads a value, perhaps in another shape: its kernel takes in the reshape.
+fn is_read_by_product(grouper: &Grouper<'_>, id: InstructionId) -> bool {
+    grouper.users.of(id).iter().any(|&user| {
+        is_product(grouper, user)
+            || cost::moves_no_bytes(grouper.module, user) && is_read_by_product(grouper, user)
+    })
 }
