@@ -13,6 +13,8 @@
 //!                                            h = dot(get-tuple-element(b), index=1, k)
 //! ```
 //!
+//! So it does where `g` is summed up: that is the gradient of a bias.
+//!
 //! Likewise, if a product is the last reader of a large value, it comes before the other readers of its other operand.
 //!
 //! Seen in XLA's GPU compiler of jaxlib 0.12: its scheduler overlaps reads of the slices of a step with other work, and
@@ -21,7 +23,7 @@
 //! Left alone: scheduled modules, and values with readers other than products before they are complete. Requires inlined
 //! calls. *Changed* means that there is a new barrier. Linear in the module.
 
-use memplan_ir::{Cursor, Insert, InstructionId, Module, Names, Op, Users};
+use memplan_ir::{Callees, Cursor, Insert, InstructionId, Module, Names, Op, Users};
 use memplan_rewriter::loops::{Loop, edit_bodies};
 use memplan_rewriter::{Context, PassError, PassFn, cost};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -75,7 +77,8 @@ impl<'a> Body<'a> {
         }
         for &id in listed.iter().rev() {
             let instruction = &module.instructions[id];
-            if needed.contains(&id) || instruction.op.is_contraction() || !instruction.called.is_empty() {
+            let goes_on = instruction.op.is_contraction() || instruction.op.traits().callees == Callees::Run;
+            if goes_on || needed.contains(&id) {
                 needed.extend(instruction.operands.iter().copied());
             }
         }
@@ -88,7 +91,9 @@ impl<'a> Body<'a> {
         let mut fences: Vec<((u32, bool), Fence)> = Vec::new();
         for &first in self.listed {
             let is_last = !self.needed.contains(&first);
-            if !self.module.instructions[first].op.is_contraction() || !is_last && !self.frees(first) {
+            let op = &self.module.instructions[first].op;
+            let is_gradient = is_last && (op.is_contraction() || self.sums_to_less(first));
+            if !is_gradient && !(op.is_contraction() && self.frees(first)) {
                 continue;
             }
             let complete = if is_last { self.completed_by(first) } else { first };
@@ -105,6 +110,13 @@ impl<'a> Body<'a> {
         }
         fences.sort_by_key(|&(place, _)| place);
         fences.into_iter().map(|(_, fence)| fence).collect()
+    }
+
+    /// Whether an operation sums an array up to a smaller one: the gradient of a bias, say.
+    fn sums_to_less(&self, id: InstructionId) -> bool {
+        let instruction = &self.module.instructions[id];
+        let bytes = |id| self.module.shape(id).as_array().and_then(|array| array.dense_bytes());
+        matches!(instruction.op, Op::Reduce { .. }) && bytes(instruction.operands[0]) > bytes(id)
     }
 
     /// A value, and those that have the same elements in another order, up to the one that is computed.
