@@ -1,7 +1,7 @@
 //! Whether a producer may join the kernels of its users, and the first reason against it.
 
 use cranelift_entity::EntitySet;
-use memplan_ir::{ArrayShape, DotOperand, Instruction, InstructionId, Module, Op, Opcode};
+use memplan_ir::{ArrayShape, DotOperand, InstructionId, Module, Op, Opcode};
 use memplan_memory::ContractionRules;
 use memplan_rewriter::cost::{self, CostClass, Hero};
 use memplan_rewriter::rows::is_repetition;
@@ -160,7 +160,7 @@ impl Grouper<'_> {
             if self.kernels_of[user].is_empty() {
                 return Err(Verdict::Consumer(opcode));
             }
-            if updated_operands(instruction).contains(&id) {
+            if self.updated_operands(user).contains(&id) {
                 return Err(Verdict::UpdatedInPlace(opcode));
             }
             if self.moves_sums(user) {
@@ -657,6 +657,17 @@ impl Grouper<'_> {
             |user: InstructionId| user == self.root && matches!(self.module.instructions[user].op, Op::Tuple);
         id == self.root || matches!(self.users.of(id), &[user] if is_result(user))
     }
+
+    /// The operands that an instruction overwrites: none where kernels compute the whole array anyway.
+    pub(super) fn updated_operands(&self, id: InstructionId) -> &[InstructionId] {
+        let instruction = &self.module.instructions[id];
+        match &instruction.op {
+            _ if self.classes[id] == CostClass::Cheap => &[],
+            Op::DynamicUpdateSlice => &instruction.operands[..1],
+            Op::Scatter(_) => &instruction.operands[..instruction.operands.len() / 2],
+            _ => &[],
+        }
+    }
 }
 
 /// Whether all kernels that use a value multiply by it.
@@ -667,15 +678,6 @@ pub(super) fn are_for_products(usages: &[Usage]) -> bool {
 /// Whether an instruction makes complex numbers, which kernels with strides do not multiply.
 pub(super) fn is_complex(module: &Module, id: InstructionId) -> bool {
     module.shape(id).as_array().is_some_and(|array| array.element_type.is_complex())
-}
-
-/// The operands that an instruction overwrites.
-pub(super) fn updated_operands(instruction: &Instruction) -> &[InstructionId] {
-    match &instruction.op {
-        Op::DynamicUpdateSlice => &instruction.operands[..1],
-        Op::Scatter(_) => &instruction.operands[..instruction.operands.len() / 2],
-        _ => &[],
-    }
 }
 
 /// Whether the loader of a dot or convolution can apply an operation. It loads its operand tile by tile, so that it can

@@ -27,8 +27,21 @@ impl Grouper<'_> {
             CostClass::Hero(Hero::Reduction) if threads > 0 && is_loop(self.module, id, threads) => {
                 CostClass::Cheap
             }
+            CostClass::Hero(Hero::Update) if self.is_computed_update(id) => CostClass::Cheap,
             class => class,
         }
+    }
+
+    /// Whether an instruction updates an array that loops compute: XLA's GPU compiler computes both in one kernel, and in the
+    /// kernels that read the result.
+    fn is_computed_update(&self, id: InstructionId) -> bool {
+        let instruction = &self.module.instructions[id];
+        if self.target.fusion.time.is_none() || instruction.op != Op::DynamicUpdateSlice {
+            return false;
+        }
+        let updated = instruction.operands[0];
+        let is_update = self.module.instructions[updated].op == Op::DynamicUpdateSlice;
+        cost::is_pointwise(self.module, updated) || is_update && self.classes[updated] == CostClass::Cheap
     }
 
     /// Whether a kernel computes a value for itself if it is a reduction: loops do, kernels that write slices, and others

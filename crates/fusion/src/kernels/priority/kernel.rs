@@ -14,7 +14,6 @@ use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
 
 use super::super::kernel::elements;
-use super::super::limits::updated_operands;
 use super::Search;
 use super::time::elements_under;
 
@@ -262,7 +261,7 @@ impl Search<'_, '_> {
     /// Bytes that an operation writes: an update those of its elements.
     fn written(&self, id: InstructionId) -> f64 {
         let instruction = &self.grouper.module.instructions[id];
-        match (updated_operands(instruction), instruction.operands.last()) {
+        match (self.grouper.updated_operands(id), instruction.operands.last()) {
             ([_, ..], Some(&update)) => self.bytes(update),
             _ => self.bytes(id),
         }
@@ -277,7 +276,7 @@ impl Search<'_, '_> {
             Op::Broadcast { .. } | Op::Slice { .. } => ratio(),
             Op::DynamicSlice { .. } | Op::Gather(_) if at == 0 => ratio(),
             Op::ReduceWindow(window) => ratio() * elements_under(window),
-            _ if updated_operands(instruction).contains(&instruction.operands[at]) => 0.0,
+            _ if self.grouper.updated_operands(id).contains(&instruction.operands[at]) => 0.0,
             _ => 1.0,
         }
     }

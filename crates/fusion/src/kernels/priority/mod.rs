@@ -27,7 +27,6 @@ use memplan_rewriter::cost::{self, CostClass, Hero};
 use smallvec::SmallVec;
 
 use super::Grouper;
-use super::limits::updated_operands;
 use kernel::{Candidate, Operation, Place};
 
 /// Most operations of one kernel's code (`GpuHloCostAnalysis::kMaxIRSize`).
@@ -122,7 +121,7 @@ impl<'s, 'a> Search<'s, 'a> {
         let grouper = self.grouper;
         let can_compute = |&user: &InstructionId| {
             (self.is_kernel(user) || is_product(grouper, user))
-                && !updated_operands(&grouper.module.instructions[user]).contains(&producer)
+                && !grouper.updated_operands(user).contains(&producer)
         };
         grouper.classes[producer] == CostClass::Cheap
             && producer != grouper.root
