@@ -2,10 +2,9 @@
 
 use memplan_passes::AnyPass::{self, Static};
 use memplan_passes::{
-    DCE, DONATION, DotStrengthReduction, DotStrengthReductionRules, FUSION, FUSION_OF_UPDATES, Fusion,
-    HOST_OFFLOAD, KEEP_WITHIN_LOOPS, LAYOUT_ASSIGNMENT, LEGALIZE, LOOP_RESIDUALS, LOOP_STATE_IN_PLACE,
-    OPTIMIZATION_BARRIER_EXPANDER, Pass, Pipeline, REMAT, SCATTER_TO_SELECT, SIMPLIFY, SUMS_IN_PLACE,
-    TAKE_APART, UNINITIALIZED_RESULTS,
+    DCE, DONATION, FUSION, FUSION_OF_UPDATES, Fusion, HOST_OFFLOAD, INNER_PRODUCTS, KEEP_WITHIN_LOOPS,
+    LAYOUT_ASSIGNMENT, LEGALIZE, LOOP_RESIDUALS, LOOP_STATE_IN_PLACE, OPTIMIZATION_BARRIER_EXPANDER, Pass,
+    Pipeline, REMAT, SCATTER_TO_SELECT, SIMPLIFY, SUMS_IN_PLACE, TAKE_APART, UNINITIALIZED_RESULTS,
 };
 
 /// The passes of `compile`, stage by stage. Names of stages are those of the report.
@@ -52,11 +51,6 @@ pub struct Stages {
     /// Passes that make the program legal to plan.
     pub legalize: Pipeline,
 }
-
-/// An inner product becomes a sum of products: the kernel of a sum is done sooner than that of a matrix product, and computes
-/// what it reads.
-const INNER_PRODUCTS: DotStrengthReduction =
-    DotStrengthReduction { rules: Some(DotStrengthReductionRules { max_size: u64::MAX, to_scalars: true }) };
 
 impl Default for Stages {
     fn default() -> Stages {

@@ -12,11 +12,13 @@
 //! decoding reads its cache in place, in one kernel (seen on jaxlib 0.12.0.1). Its TPU compiler does this where the result is
 //! one element: none of 63 inner products in the programs of docs/estimate.md is a product there.
 //!
+//! `inner-products` is the same for products of one element, on any target.
+//!
 //! An operand is a vector if each of its dimensions is a batch or summed, or has one element. Left alone: products with more
 //! than [`DotStrengthReduction::max_size`] for each batch, and integers. *Changed* means that there was such a product.
 
 use memplan_ir::{ArrayShape, BinaryOp, Dimensions, ElementType, InstructionId, Module, Op, Scalar, Shape};
-use memplan_rewriter::{Context, PassError, Rewriter};
+use memplan_rewriter::{Context, PassError, PassFn, Rewriter};
 use serde::Deserialize;
 
 /// What is small.
@@ -36,6 +38,22 @@ pass_with_rules!(
     "multiply small matrices by vectors elementwise, as XLA's GPU compiler does",
     run
 );
+
+/// Makes sums of inner products, whatever the compiler: the kernel of a sum is done sooner than that of a matrix product, and
+/// computes what it reads.
+pub const INNER_PRODUCTS: PassFn = PassFn {
+    name: "inner-products",
+    description: "Compute inner products as sums of elementwise products, which fuse",
+    run: |module, _| {
+        let rules = DotStrengthReductionRules { max_size: u64::MAX, to_scalars: true };
+        // Products of narrow numbers are exact in a kernel of products, and would be rounded here.
+        let is_wide = |r: &Rewriter<'_>, id| r.element_type(id).is_some_and(|of| of.bits() >= 32);
+        Ok(Rewriter::swept(module, |r, id| {
+            let is_inner = matches!(r.op(id), Op::Dot(_)) && is_wide(r, r.operand(id, 0));
+            if is_inner { reduce(r, &rules, id) } else { None }
+        }))
+    },
+};
 
 fn run(module: &mut Module, _: &Context<'_>, rules: &DotStrengthReductionRules) -> Result<bool, PassError> {
     Ok(Rewriter::swept(module, |r, id| reduce(r, rules, id)))

@@ -111,7 +111,9 @@ pub use divisor_reciprocal::DIVISOR_RECIPROCAL;
 pub use dot_decomposer::{DOT_DECOMPOSER, MATRIX_VECTOR_PRODUCTS, TRANSPOSE_FOLDING};
 pub use dot_dimension_sorter::DOT_DIMENSION_SORTER;
 pub use dot_merger::{DOT_MERGER, DotMerger, DotMergerRules};
-pub use dot_strength_reduction::{DOT_STRENGTH_REDUCTION, DotStrengthReduction, DotStrengthReductionRules};
+pub use dot_strength_reduction::{
+    DOT_STRENGTH_REDUCTION, DotStrengthReduction, DotStrengthReductionRules, INNER_PRODUCTS,
+};
 pub use even_splits::{EVEN_SPLITS, EvenSplits};
 pub use fft_expander::FFT_EXPANDER;
 pub use flat_scatter::FLAT_SCATTER;
