@@ -93,7 +93,8 @@ impl<'a> Body<'a> {
             let is_last = !self.needed.contains(&first);
             let op = &self.module.instructions[first].op;
             let is_gradient = is_last && (op.is_contraction() || self.sums_to_less(first));
-            if !is_gradient && !(op.is_contraction() && self.frees(first)) {
+            let comes_first = is_gradient || op.is_contraction() && self.frees(first);
+            if !comes_first {
                 continue;
             }
             let complete = if is_last { self.completed_by(first) } else { first };
