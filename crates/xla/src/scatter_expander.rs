@@ -8,21 +8,20 @@
 //! `x.at[i].add(u)` is such a scatter. A window that does not lie within the array changes nothing; where the place is no
 //! constant, a select keeps the slice then.
 //!
-//! XLA's GPU compiler does this (`ScatterExpander`, seen on jaxlib 0.12): kernels compute such updates, and a scatter is a
-//! kernel of its own. Left alone: several windows, arrays or batches, and combiners other than one sum, product, maximum,
-//! minimum, or taking the update. *Changed* means that there was such a scatter.
+//! XLA's compilers for GPUs and CPUs do this (`ScatterExpander`, seen on jaxlib 0.12): kernels compute such updates, and a
+//! scatter is a kernel of its own. Left alone: several windows, arrays or batches, and combiners other than one sum,
+//! product, maximum, minimum, or taking the update. *Changed* means that there was such a scatter.
 
 use memplan_ir::{
     ArrayShape, BinaryOp, ComparisonDirection, Dimensions, ElementType, InstructionId, Op, Operands, Scalar,
     ScatterDimensions, Shape, SliceDimension,
 };
-
 use memplan_rewriter::{Rewriter, Sweep, plain_combiner};
 
 /// The pass.
 pub const SCATTER_EXPANDER: Sweep = Sweep {
     name: "scatter-expander",
-    description: "update slices where scatters write one window, as XLA's GPU compiler does",
+    description: "update slices where scatters write one window, as XLA's compilers for GPUs and CPUs do",
     rule,
 };
 
