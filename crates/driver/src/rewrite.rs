@@ -109,7 +109,7 @@ impl Default for RewriteOptions {
             most_per_replaced: 2.0,
             width: 12,
             held_instructions: 14_000,
-            worth_of_certainty: 0.05,
+            worth_of_certainty: 0.03,
             reach: 1.25,
             time_of_order: 0.03,
             worth_of_order: 0.01,
