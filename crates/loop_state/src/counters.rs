@@ -13,8 +13,8 @@
 //! 0.12, XLA's GPU compiler also looks for how the place of a slice follows from the counter, and gives up the program where a
 //! barrier is in the way ("HloEvaluator does not implement the opt-barrier opcode").
 //!
-//! Numbers that arrays are computed from stay: recomputation is tied to them, without which compilers merge what is computed
-//! again with what was computed before.
+//! A number from which an array is computed stays behind its barrier. Recomputation may be tied to the number: without the
+//! barrier, a compiler merges the second computation with the first.
 //!
 //! *Changed* means that a counter or a place was found behind a barrier in a loop.
 

@@ -39,8 +39,8 @@ pass_with_rules!(
     run
 );
 
-/// Makes sums of inner products, whatever the compiler: the kernel of a sum is done sooner than that of a matrix product, and
-/// computes what it reads.
+/// The pass for inner products on any target. A sum takes less time than a matrix product, and its kernel computes the
+/// operands.
 pub const INNER_PRODUCTS: PassFn = PassFn {
     name: "inner-products",
     description: "Compute inner products as sums of elementwise products, which fuse",

@@ -13,8 +13,8 @@
 //! product, maximum, minimum, or taking the update. *Changed* means that there was such a scatter.
 
 use memplan_ir::{
-    ArrayShape, BinaryOp, ComparisonDirection, Dimensions, ElementType, InstructionId, Op, Operands, Scalar,
-    ScatterDimensions, Shape, SliceDimension,
+    BinaryOp, ComparisonDirection, Dimensions, Insert, InstructionId, Op, Scalar, ScatterDimensions,
+    SliceDimension,
 };
 use memplan_rewriter::{Rewriter, Sweep, plain_combiner};
 
@@ -38,13 +38,11 @@ fn rule(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     let old = window.slice(r, operand);
     let update = r.reshaped(updates, &window.extents)?;
     let new = match combine {
-        Some(op) => r.emit(Op::Binary(op), [old, update], r.shape(old).clone()),
+        Some(op) => r.binary(op, old, update),
         None => update,
     };
     let new = window.if_within(r, new, old);
-    let operands: Operands = [operand, new].into_iter().chain(window.places.iter().copied()).collect();
-    let shape = Shape::Array(ArrayShape { layout: None, ..r.array(operand)?.clone() });
-    Some(r.emit(Op::DynamicUpdateSlice, operands, shape))
+    Some(r.dynamic_update_slice(operand, new, window.places))
 }
 
 /// The only window that a scatter writes.
@@ -95,11 +93,9 @@ impl Window {
         let flat = r.reshaped(indices, &[placed.len() as i64])?;
         let mut places = Vec::new();
         for d in 0..rank {
-            places.push(match (&known, placed.iter().position(|&other| other == d)) {
-                (None, Some(i)) => {
-                    let one = SliceDimension { start: i as i64, limit: i as i64 + 1, stride: 1 };
-                    let part = Shape::array(element_type, [1]);
-                    let part = r.emit(Op::Slice { dimensions: [one].into_iter().collect() }, [flat], part);
+            places.push(match (&known, (0..).zip(&placed).find(|&(_, &other)| other == d)) {
+                (None, Some((i, _))) => {
+                    let part = r.slice_along(flat, 0, i..i + 1);
                     r.reshaped(part, &[])?
                 }
                 (known, _) => {
@@ -111,25 +107,14 @@ impl Window {
         Some(Window { places, known, extents, last, placed })
     }
 
-    /// What is there.
+    /// The part of an array that the window covers.
     fn slice(&self, r: &mut Rewriter<'_>, array: InstructionId) -> InstructionId {
-        let of = r.array(array).expect("it is an array").clone();
-        let shape = Shape::Array(ArrayShape { dimensions: self.extents.clone(), layout: None, ..of });
-        match &self.known {
-            Some(places) => {
-                let part = |(&start, extent): (&i64, &i64)| SliceDimension {
-                    start,
-                    limit: start + extent,
-                    stride: 1,
-                };
-                let dimensions = places.iter().zip(&self.extents).map(part).collect();
-                r.emit(Op::Slice { dimensions }, [array], shape)
-            }
-            None => {
-                let operands: Operands = [array].into_iter().chain(self.places.iter().copied()).collect();
-                r.emit(Op::DynamicSlice { slice_sizes: self.extents.clone() }, operands, shape)
-            }
-        }
+        let extents = self.extents.iter().copied();
+        let Some(known) = &self.known else {
+            return r.dynamic_slice(array, self.places.iter().copied(), extents);
+        };
+        let part = |(&start, extent)| SliceDimension { start, limit: start + extent, stride: 1 };
+        r.slice(array, known.iter().zip(extents).map(part))
     }
 
     /// The new elements if the window lies within the array, and the old ones if not.
@@ -137,29 +122,19 @@ impl Window {
         if self.known.is_some() {
             return new;
         }
-        let truth = |r: &mut Rewriter<'_>, direction, a, b| {
-            r.emit(Op::Compare { direction, comparison_type: None }, [a, b], Shape::scalar(ElementType::Pred))
-        };
         let mut within: Option<InstructionId> = None;
         for &d in &self.placed {
             let place = self.places[d as usize];
             let element_type = r.element_type(place).expect("a place is a number");
-            let bounds = [0, self.last[d as usize]]
+            let [first, last] = [0, self.last[d as usize]]
                 .map(|bound| r.splat_array(Scalar::integer(element_type, bound), &[]));
-            let sides = [(ComparisonDirection::Ge, bounds[0]), (ComparisonDirection::Le, bounds[1])];
-            for (direction, bound) in sides {
-                let holds = truth(r, direction, place, bound);
-                within = Some(match within {
-                    Some(others) => {
-                        r.emit(Op::Binary(BinaryOp::And), [others, holds], Shape::scalar(ElementType::Pred))
-                    }
-                    None => holds,
-                });
+            for (direction, bound) in [(ComparisonDirection::Ge, first), (ComparisonDirection::Le, last)] {
+                let holds = r.compare(direction, place, bound);
+                within = Some(within.map_or(holds, |before| r.binary(BinaryOp::And, before, holds)));
             }
         }
         let Some(within) = within else { return new };
         let everywhere = r.broadcast_scalar(within, &self.extents);
-        let shape = r.shape(old).clone();
-        r.emit(Op::Select, [everywhere, new, old], shape)
+        r.select(everywhere, new, old)
     }
 }
