@@ -1,18 +1,33 @@
 //! Softmax whose scores and exponentials are both stored.
 //!
 //! One kernel of libtpu computes scores, their maxima, exponentials and sums, and stores the exponentials, or scores and maxima.
-//! Either is one array. It computes them in two kernels where the product of scores cuts its first operand out of a larger
-//! array: then both arrays exist.
+//! Either is one array. It computes them in two kernels, and both arrays exist, where
+//!
+//! - a row of scores is longer than [`LONGEST_ROW`], or
+//! - the product of scores reads queries or keys where they are in another array: a slice of it, one head for several, or one
+//!   of several heads beside each other whose elements fill all lanes. Other heads are copied first, each to a place of its
+//!   own.
+//!
+//! Seen in 0.12 on attention over 128 to 8,192 keys, with 16 to 256 elements per head.
 
 use memplan_ir::{BinaryOp, InstructionId, Op, Opcode, UnaryOp};
+use memplan_memory::Bytes;
+use memplan_rewriter::cost;
+use smallvec::{SmallVec, smallvec};
 
 use super::Grouper;
 use super::ended::{MOST_FOLLOWED, moves};
 
+/// Longer rows of scores are stored before their maxima are computed: of 32-bit numbers, 4,096 were in one kernel and 5,120 in
+/// two; of 16-bit numbers, 8,192 were in one.
+const LONGEST_ROW: Bytes = Bytes(16 << 10);
+
+/// Elements in a row of a register.
+const LANES: i64 = 128;
+
 impl Grouper<'_> {
-    /// Whether `id` is the exponential of softmax of a product that takes its batches out of a larger array, as where queries,
-    /// keys and values are heads of one product. libtpu then stores both the scores and their exponentials, if the scores are
-    /// a product of the same or of narrower numbers: elsewhere one kernel computes both, and stores one of them.
+    /// Whether `id` is the exponential of softmax whose scores are stored, too. Scores that are rounded, or computed otherwise
+    /// from a product of numbers as wide as they are, never are: one kernel computes both.
     pub(super) fn is_exponential_of_stored(&self, id: InstructionId) -> bool {
         let instruction = |id: InstructionId| &self.module.instructions[id];
         let is_reduced = |&user: &InstructionId| matches!(instruction(user).op, Op::Reduce { .. });
@@ -26,10 +41,10 @@ impl Grouper<'_> {
             && scores.is_some_and(|scores| {
                 let is_apart = |product: InstructionId, between: &[InstructionId]| {
                     let is_itself = between.iter().all(|&at| moves(&instruction(at).op));
-                    (is_itself || self.widens(product)) && self.takes_out_batches(product)
+                    (is_itself || self.widens(product)) && self.ends_before_softmax(product)
                 };
                 self.users.of(scores).iter().any(is_reduced)
-                    && (self.takes_out_batches(scores)
+                    && (self.ends_before_softmax(scores)
                         || self.any_product_before(scores, Opcode::Dot, moves, is_apart))
             })
     }
@@ -41,48 +56,131 @@ impl Grouper<'_> {
         bits(self.module.instructions[product].operands[0]) < bits(product)
     }
 
-    /// Whether the first operand of a product is a slice along a dimension of batches.
-    fn takes_out_batches(&self, product: InstructionId) -> bool {
+    /// Whether the kernel of a product of scores ends before their softmax.
+    fn ends_before_softmax(&self, product: InstructionId) -> bool {
         let instruction = &self.module.instructions[product];
-        let Op::Dot(dot) = &instruction.op else { return false };
-        let mut batches = dot.dimensions.lhs_batch.iter();
-        batches.any(|&d| self.is_taken_out_along(instruction.operands[0], d as usize))
+        let (Op::Dot(dot), Some(scores)) = (&instruction.op, self.module.shape(product).as_array()) else {
+            return false;
+        };
+        let of = &dot.dimensions;
+        let bits =
+            scores.dimensions.last().map_or(0, |&keys| keys as u64 * u64::from(scores.element_type.bits()));
+        let sides = [(&of.lhs_batch, &of.lhs_contracting), (&of.rhs_batch, &of.rhs_contracting)];
+        let mut read = instruction.operands.iter().zip(sides);
+        !of.lhs_batch.is_empty()
+            && (Bytes(bits / 8) > LONGEST_ROW
+                || read.any(|(&heads, (batches, contracted))| {
+                    let rank = self.module.shape(heads).as_array().map_or(0, |heads| heads.rank());
+                    self.are_read_in_place(heads, kinds(rank, batches, contracted))
+                }))
     }
 
-    /// Whether an array is a slice along a dimension, moved or rounded.
-    fn is_taken_out_along(&self, mut id: InstructionId, mut dimension: usize) -> bool {
+    /// Whether a product reads queries or keys where they are in another array.
+    fn are_read_in_place(&self, mut heads: InstructionId, mut kinds: Kinds) -> bool {
+        let extents = |id: InstructionId| self.module.shape(id).as_array().map(|array| &array.dimensions[..]);
         for _ in 0..MOST_FOLLOWED {
-            let instruction = &self.module.instructions[id];
-            let Some(shape) = self.module.shape(id).as_array() else { return false };
+            let instruction = &self.module.instructions[heads];
+            let Some(to) = extents(heads) else { return false };
+            let is_batch = |&d: &usize| kinds[d] == Kind::Batch;
+            let mut operand = instruction.operands.first().copied();
+            let Some(of) = operand.map_or(Some(to), extents) else { return false };
             match &instruction.op {
-                Op::Slice { dimensions } => {
-                    let of = self.module.shape(instruction.operands[0]).as_array();
-                    let cut = dimensions.get(dimension).zip(of);
-                    return cut.is_some_and(|(cut, of)| cut.limit - cut.start < of.dimensions[dimension]);
+                Op::Slice { .. } => return (0..to.len()).any(|d| to[d] < of[d] && is_batch(&d)),
+                Op::Broadcast { dimensions } => {
+                    let is_added = |d: usize| to[d] > 1 && !dimensions.contains(&(d as i64));
+                    return (0..to.len()).any(|d| is_added(d) && is_batch(&d));
                 }
-                Op::Transpose { dimensions } => dimension = dimensions[dimension] as usize,
-                Op::Reshape { .. } => {
-                    let of = self.module.shape(instruction.operands[0]).as_array();
-                    let Some(of) = of.filter(|of| long(&of.dimensions).eq(long(&shape.dimensions))) else {
-                        return false;
-                    };
-                    let place = long(&shape.dimensions[..dimension]).count();
-                    let at = |(d, &extent): (usize, &i64)| (extent > 1).then_some(d);
-                    let Some(d) = of.dimensions.iter().enumerate().filter_map(at).nth(place) else {
-                        return false;
-                    };
-                    dimension = d;
+                Op::Reshape { .. } => match before_reshape(&kinds, of, to) {
+                    Some(before) => kinds = before,
+                    None => return splits_lanes(&kinds, of, to),
+                },
+                Op::Transpose { dimensions } => {
+                    let mut before = kinds.clone();
+                    dimensions.iter().zip(&kinds).for_each(|(&d, &kind)| before[d as usize] = kind);
+                    kinds = before;
                 }
                 Op::Convert | Op::Bitcast => {}
+                _ if cost::is_pointwise(self.module, heads) => {
+                    let is_itself = |&&operand: &&InstructionId| {
+                        let op = &self.module.instructions[operand].op;
+                        extents(operand) == Some(to) && !matches!(op, Op::Broadcast { .. })
+                    };
+                    let itself = instruction.operands.iter().find(is_itself).copied();
+                    operand = itself.filter(|&of| self.users.of(of).len() == 1);
+                }
+                Op::Parameter { .. }
+                | Op::GetTupleElement { .. }
+                | Op::Gather(_)
+                | Op::DynamicSlice { .. }
+                | Op::DynamicUpdateSlice => return are_beside_each_other(&kinds, to),
                 _ => return false,
             }
-            id = instruction.operands[0];
+            match operand {
+                Some(operand) => heads = operand,
+                None => return false,
+            }
         }
         false
     }
 }
 
-/// The extents of more than one element.
-fn long(extents: &[i64]) -> impl Iterator<Item = &i64> {
-    extents.iter().filter(|&&extent| extent > 1)
+/// What a dimension of queries or keys is.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Batch,
+    /// One query or key after another, or not known.
+    Row,
+    Element,
+}
+
+type Kinds = SmallVec<[Kind; 6]>;
+
+/// The kinds of the dimensions of a product's operand.
+fn kinds(rank: usize, batches: &[i64], contracted: &[i64]) -> Kinds {
+    let kind = |d: i64| match () {
+        () if batches.contains(&d) => Kind::Batch,
+        () if contracted.contains(&d) => Kind::Element,
+        () => Kind::Row,
+    };
+    (0..rank as i64).map(kind).collect()
+}
+
+/// The kinds of an operand's dimensions, of which a reshape makes such of these kinds. `None` if the reshape splits or merges
+/// those of elements.
+fn before_reshape(kinds: &Kinds, of: &[i64], to: &[i64]) -> Option<Kinds> {
+    let long =
+        |extents: &[i64]| (0..extents.len()).filter(|&d| extents[d] > 1).collect::<SmallVec<[usize; 6]>>();
+    let (before, after) = (long(of), long(to));
+    let is_same = |&(&b, &a): &(&usize, &usize)| of[b] == to[a];
+    let n_last = before.iter().rev().zip(after.iter().rev()).take_while(is_same).count();
+    let shorter = before.len().min(after.len()) - n_last;
+    let n_first = before.iter().zip(&after).take(shorter).take_while(is_same).count();
+    let (split, made) = (&before[n_first..before.len() - n_last], &after[n_first..after.len() - n_last]);
+    if made.iter().any(|&d| kinds[d] == Kind::Element) {
+        return None;
+    }
+    let are_batches = made.iter().all(|&d| kinds[d] == Kind::Batch);
+    let mut found: Kinds = smallvec![Kind::Batch; of.len()];
+    split.iter().for_each(|&d| found[d] = if are_batches { Kind::Batch } else { Kind::Row });
+    let same = before
+        .iter()
+        .zip(&after)
+        .take(n_first)
+        .chain(before.iter().rev().zip(after.iter().rev()).take(n_last));
+    same.for_each(|(&b, &a)| found[b] = kinds[a]);
+    Some(found)
+}
+
+/// Whether a reshape makes heads, each of which fills lanes, of rows that have several heads beside each other.
+fn splits_lanes(kinds: &Kinds, of: &[i64], to: &[i64]) -> bool {
+    let last = |extents: &[i64]| extents.iter().rposition(|&extent| extent > 1);
+    let (Some(row), Some(d)) = (last(of), last(to)) else { return false };
+    kinds[d] == Kind::Element && to[d] % LANES == 0 && of[row] % to[d] == 0
+}
+
+/// Whether each head fills lanes, and the next head comes before the next row.
+fn are_beside_each_other(kinds: &Kinds, extents: &[i64]) -> bool {
+    let mut from_minor = (0..extents.len()).rev().filter(|&d| extents[d] > 1);
+    from_minor.next().is_some_and(|d| kinds[d] == Kind::Element && extents[d] % LANES == 0)
+        && from_minor.next().is_some_and(|d| kinds[d] == Kind::Batch)
 }
