@@ -11,7 +11,7 @@
 //! ```
 //!
 //! XLA does this if a window is as long as the dimension and gains one element per step (seen on jaxlib 0.10.2: rows of
-//! 16 on CPUs and GPUs). Transposes first make the dimension the last one.
+//! 16 on CPUs and GPUs; libtpu 0.0.52: rows of 128). Transposes first make the dimension the last one.
 //!
 //! Left alone: sums of at most one row, several arrays at once, and reducers that do more than compute numbers.
 //! *Changed* means that there was such a sum.
@@ -23,25 +23,37 @@ use memplan_rewriter::{Rewriter, Sweep};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-/// The pass.
-pub const REDUCE_WINDOW_REWRITER: Sweep =
-    Sweep { name: "reduce-window-rewriter", description: "compute running sums as trees, as XLA does", rule };
+/// The pass with rows of 16, which XLA's CPU and GPU compilers both set.
+pub const REDUCE_WINDOW_REWRITER: Sweep = Sweep {
+    name: "reduce-window-rewriter",
+    description: "compute running sums as trees, as XLA does",
+    rule: |r, id| rule(r, id, 16),
+};
 
-/// Elements that are summed up one after the other, which XLA's CPU and GPU compilers both set.
-const ROW: i64 = 16;
+/// The pass with rows of 128, the lanes of a TPU.
+pub const REDUCE_WINDOW_REWRITER_TO_LANES: Sweep = Sweep {
+    name: "reduce-window-rewriter-to-lanes",
+    description: "compute running sums as trees, as XLA's TPU compiler does",
+    rule: |r, id| rule(r, id, 128),
+};
 
-fn rule(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
+fn rule(r: &mut Rewriter<'_>, id: InstructionId, row: i64) -> Option<InstructionId> {
     match r.op(id) {
         Op::ReduceWindow(window) => {
-            let (dimension, backward) = running_dimension(r, id, window)?;
-            rewrite(r, id, dimension, backward)
+            let (dimension, backward) = running_dimension(r, id, window, row)?;
+            rewrite(r, id, dimension, backward, row)
         }
         _ => None,
     }
 }
 
 /// The only dimension along which a window meets one more element with each step, and whether it does so from the end.
-fn running_dimension(r: &Rewriter<'_>, id: InstructionId, window: &Window) -> Option<(usize, bool)> {
+fn running_dimension(
+    r: &Rewriter<'_>,
+    id: InstructionId,
+    window: &Window,
+    row: i64,
+) -> Option<(usize, bool)> {
     let extents = &r.array(r.operand(id, 0))?.dimensions;
     let is_trivial = |d: &WindowDimension| {
         *d == WindowDimension { size: 1, stride: 1, padding_low: 0, padding_high: 0, ..*d } && is_dense(d)
@@ -51,7 +63,7 @@ fn running_dimension(r: &Rewriter<'_>, id: InstructionId, window: &Window) -> Op
     let extent = extents[at];
     let is_alone = moving.next().is_none() && is_dense(d) && d.stride == 1 && d.size == extent;
     match (d.padding_low, d.padding_high) {
-        _ if !is_alone || extent <= ROW => None,
+        _ if !is_alone || extent <= row => None,
         (low, 0) if low == extent - 1 => Some((at, false)),
         (0, high) if high == extent - 1 => Some((at, true)),
         _ => None,
@@ -67,6 +79,7 @@ fn rewrite(
     id: InstructionId,
     dimension: usize,
     backward: bool,
+    row: i64,
 ) -> Option<InstructionId> {
     let &[operand, initial] = r.operands(id) else { return None };
     let reducer = r.get(id).called[0];
@@ -79,7 +92,7 @@ fn rewrite(
     }
     let mut order: Dimensions = (0..rank as i64).collect();
     order.swap(dimension, rank - 1);
-    let running = Running { reducer, initial, backward };
+    let running = Running { reducer, initial, backward, row };
     let along = r.transposed(operand, &order)?;
     let sums = running.sums(r, along, false);
     r.transposed(sums, &order)
@@ -90,6 +103,8 @@ struct Running {
     reducer: ComputationId,
     initial: InstructionId,
     backward: bool,
+    /// Elements that are summed up one after the other.
+    row: i64,
 }
 
 impl Running {
@@ -98,23 +113,24 @@ impl Running {
         let array = r.array(x).expect("arrays are summed up").clone();
         let (extent, outer) = array.dimensions.split_last().expect("there is a dimension to sum up");
         let (extent, outer) = (*extent, outer.to_vec());
-        if extent <= ROW {
+        let row = self.row;
+        if extent <= row {
             return self.sums_one_by_one(r, x, exclusive);
         }
         let shape = |extents: &[i64]| Shape::array(array.element_type, [&outer[..], extents].concat());
-        let n_rows = (extent - 1) / ROW + 1;
-        let padded = self.padded(r, x, n_rows * ROW - extent, 0);
-        let rows = r.emit(Op::Reshape { inferred_dimension: None }, [padded], shape(&[n_rows, ROW]));
+        let n_rows = (extent - 1) / row + 1;
+        let padded = self.padded(r, x, n_rows * row - extent, 0);
+        let rows = r.emit(Op::Reshape { inferred_dimension: None }, [padded], shape(&[n_rows, row]));
         let within = self.sums_one_by_one(r, rows, false);
-        let last = if self.backward { 0 } else { ROW - 1 };
+        let last = if self.backward { 0 } else { row - 1 };
         let totals = sliced(r, within, last, last + 1);
         let totals = r.emit(Op::Reshape { inferred_dimension: None }, [totals], shape(&[n_rows]));
         let before = self.sums(r, totals, true);
         let dimensions: Dimensions = (0..=outer.len() as i64).collect();
-        let before = r.emit(Op::Broadcast { dimensions }, [before], shape(&[n_rows, ROW]));
+        let before = r.emit(Op::Broadcast { dimensions }, [before], shape(&[n_rows, row]));
         let sums = self.combined(r, before, within);
-        let sums = r.emit(Op::Reshape { inferred_dimension: None }, [sums], shape(&[n_rows * ROW]));
-        let (start, limit) = if self.backward { (n_rows * ROW - extent, n_rows * ROW) } else { (0, extent) };
+        let sums = r.emit(Op::Reshape { inferred_dimension: None }, [sums], shape(&[n_rows * row]));
+        let (start, limit) = if self.backward { (n_rows * row - extent, n_rows * row) } else { (0, extent) };
         let sums = sliced(r, sums, start, limit);
         if exclusive { self.padded(r, sums, -1, 1) } else { sums }
     }

@@ -8,8 +8,8 @@
 //!   t = (f16[8,4], s32[8,4]) tuple(slice(s#0), slice(s#1))
 //! ```
 //!
-//! XLA's CPU and GPU compilers do this (seen on jaxlib 0.10.2), except for the element types and sizes that their
-//! library supports. Newer ones (0.12.0.1) use another method for bf16, in rows of fewer than 65,536 elements: they
+//! XLA's compilers do this (CPU and GPU seen on jaxlib 0.10.2, libtpu on 0.12), except for the element types and sizes that
+//! their library supports. Newer ones (0.12.0.1) use another method for bf16, in rows of fewer than 65,536 elements: they
 //! sort integers whose halves are an element and its position. The upper half is ordered as the elements are; the lower
 //! half is larger for earlier positions.
 //!
@@ -34,6 +34,9 @@ pub struct TopkRules {
     pub max_found: i64,
     /// Fewest elements of a row.
     pub min_elements: i64,
+    /// Elements that a row must have for each found one but the first.
+    #[serde(default)]
+    pub min_elements_per_found: i64,
     /// Whether elements of bf16 are sorted in one integer with their positions.
     #[serde(default)]
     pub packs: bool,
@@ -48,7 +51,7 @@ const PLACE: ElementType = ElementType::S32;
 pass_with_rules!(
     TOPK_DECOMPOSER = TopkDecomposer(TopkRules),
     "topk-decomposer",
-    "sort whole rows where no kernel finds the largest elements, as XLA's CPU and GPU compilers do",
+    "sort whole rows where no kernel finds the largest elements, as XLA's compilers do",
     run
 );
 
@@ -64,8 +67,10 @@ fn decompose(r: &mut Rewriter<'_>, rules: &TopkRules, id: InstructionId) -> Opti
     if rules.packs && largest && array.element_type == ElementType::Bf16 && n < PACKED_ELEMENTS {
         return Some(sort_packed(r, operand, &array, k));
     }
-    let is_found =
-        rules.element_types.contains(&array.element_type) && k <= rules.max_found && n >= rules.min_elements;
+    let is_found = rules.element_types.contains(&array.element_type)
+        && k <= rules.max_found
+        && n >= rules.min_elements
+        && n > (k - 1).saturating_mul(rules.min_elements_per_found);
     (!is_found).then(|| sort_with_places(r, operand, &array, k, largest))
 }
 

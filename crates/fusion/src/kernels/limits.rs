@@ -1,14 +1,15 @@
 //! Whether a producer may join the kernels of its users, and the first reason against it.
 
 use cranelift_entity::EntitySet;
-use memplan_ir::{ArrayShape, DotOperand, InstructionId, Module, Op, Opcode};
+use memplan_ir::{ArrayShape, DotOperand, InstructionId, Module, Op, Opcode, Window, WindowDimension};
 use memplan_memory::ContractionRules;
 use memplan_rewriter::cost::{self, CostClass, Hero};
 use memplan_rewriter::rows::is_repetition;
 use rustc_hash::FxHashSet;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::super::report::Verdict;
+use super::ended::MOST_FOLLOWED;
 use super::epilogues::DEPTH;
 use super::{Grouper, Kernel, KernelId, Usage, strides};
 
@@ -61,7 +62,8 @@ impl Grouper<'_> {
         if self.has_control_dependencies(id) {
             return Err(Verdict::Control);
         }
-        if self.moves_sums(id) {
+        let is_view = |&user: &InstructionId| cost::moves_no_bytes(self.module, user);
+        if self.moves_sums(id) && !self.users.of(id).iter().all(is_view) || self.turns_summands(id) {
             return Err(Verdict::Producer(Opcode::Reshape));
         }
         let is_padded = || self.is_padding_copy(id) && !self.reads_smaller(id, DEPTH);
@@ -69,6 +71,15 @@ impl Grouper<'_> {
             return Err(Verdict::Padded);
         }
         Ok(class)
+    }
+
+    /// Whether a kernel does nothing but copy an array into another layout, unless products load it so: libtpu has 3,533 copies
+    /// of 1 MiB or more in the programs of docs/estimate.md, and computes nothing in the kernels of any.
+    fn is_copied_alone(&self, id: InstructionId) -> bool {
+        self.module.instructions[id].op == Op::Copy
+            && self.target.fusion.dot.windows_outside_tiles
+            && !cost::moves_no_bytes(self.module, id)
+            && !self.reads_smaller(id, DEPTH)
     }
 
     /// Whether an instruction pads between elements.
@@ -99,46 +110,58 @@ impl Grouper<'_> {
         self.bytes_copied(id).is_some_and(|copied| copied > self.bytes[id])
     }
 
-    /// Whether an instruction is a reshape that moves sums of rows, or what is computed from them element by element, between
-    /// tiles.
+    /// Whether an instruction moves sums of rows or running sums, or what is computed from them element by element, between tiles.
     fn moves_sums(&self, id: InstructionId) -> bool {
         let instruction = &self.module.instructions[id];
-        matches!(instruction.op, Op::Reshape { .. })
+        matches!(instruction.op, Op::Reshape { .. } | Op::Transpose { .. })
             && self.target.fusion.dot.windows_outside_tiles
             && !cost::moves_no_bytes(self.module, id)
             && self.is_computed_from_sums(instruction.operands[0])
     }
 
-    /// Whether a value is what a scatter adds up, beginning with one number everywhere, or computed from that element by element.
-    fn is_computed_from_sums(&self, mut id: InstructionId) -> bool {
-        loop {
-            let instruction = &self.module.instructions[id];
-            if let Op::Scatter(_) = instruction.op {
-                return self.arrays_read(instruction.operands[0]).next().is_none();
-            }
-            let mut read = self.arrays_read(id);
-            match (read.next(), read.next()) {
-                (Some(operand), None)
-                    if cost::is_pointwise(self.module, id) || instruction.op == Op::Copy =>
-                {
-                    id = operand;
-                }
-                _ => return false,
-            }
-        }
+    /// Whether an instruction moves what is in lanes out of them, for running sums along it.
+    fn turns_summands(&self, id: InstructionId) -> bool {
+        let in_lanes = |id: InstructionId| {
+            let array = self.module.shape(id).as_array()?;
+            Some(array.dimensions[*array.minor_to_major().first()? as usize])
+        };
+        let is_summed = |&user: &InstructionId| match &self.module.instructions[user].op {
+            Op::ReduceWindow(window) => is_running(window),
+            _ => false,
+        };
+        let instruction = &self.module.instructions[id];
+        matches!(instruction.op, Op::Reshape { .. } | Op::Transpose { .. })
+            && self.target.fusion.dot.windows_outside_tiles
+            && in_lanes(id) != in_lanes(instruction.operands[0])
+            && self.users.of(id).iter().any(is_summed)
     }
 
-    /// Whether an instruction copies a result of the program into the layout that the caller wants.
-    fn is_copy_for_caller(&self, id: InstructionId) -> bool {
-        let module = self.module;
-        let is_returned = || match module.instructions[self.root].op {
-            Op::Tuple => self.users.of(id).iter().all(|&user| user == self.root),
-            _ => id == self.root,
-        };
-        module.instructions[id].op == Op::Copy
-            && self.target.fusion.dot.windows_outside_tiles
-            && module.instructions[id].parent == module.entry
-            && is_returned()
+    /// Whether a value is what a scatter adds up, beginning with one number everywhere, a running sum, or computed from either
+    /// element by element.
+    fn is_computed_from_sums(&self, id: InstructionId) -> bool {
+        let mut open: SmallVec<[InstructionId; MOST_FOLLOWED]> = smallvec![id];
+        let mut n_followed = 0;
+        while let Some(&at) = open.get(n_followed) {
+            let instruction = &self.module.instructions[at];
+            n_followed += 1;
+            match &instruction.op {
+                Op::Scatter(_) if self.arrays_read(instruction.operands[0]).next().is_none() => continue,
+                Op::ReduceWindow(window) if is_running(window) => continue,
+                op if !cost::is_pointwise(self.module, at) && *op != Op::Copy => return false,
+                _ => {}
+            }
+            let n_before = open.len();
+            self.large_arrays_read(at).for_each(|operand| {
+                if !open.contains(&operand) {
+                    open.push(operand);
+                }
+            });
+            let reads_nothing = open.len() == n_before && self.large_arrays_read(at).next().is_none();
+            if reads_nothing || open.len() > MOST_FOLLOWED {
+                return false;
+            }
+        }
+        true
     }
 
     /// The bytes that an instruction reads, if it copies.
@@ -166,7 +189,7 @@ impl Grouper<'_> {
             if self.moves_sums(user) {
                 return Err(Verdict::Consumer(opcode));
             }
-            if (self.is_compacting_copy(user) || self.is_copy_for_caller(user))
+            if (self.is_compacting_copy(user) || self.is_copied_alone(user))
                 && self.arrays_read(id).next().is_some()
             {
                 return Err(Verdict::Padded);
@@ -255,6 +278,9 @@ impl Grouper<'_> {
                 }
             }
             _ => {
+                if self.is_copied_alone(id) && !matches!(usage.feeds, Some(Hero::Dot | Hero::Convolution)) {
+                    return Err(Verdict::Producer(opcode));
+                }
                 if !self.takes_in_sums(id, kernel) {
                     return Err(Verdict::Expensive { opcode, kernels: count });
                 }
@@ -698,4 +724,10 @@ fn fits_prologue(module: &Module, id: InstructionId) -> bool {
         }
         _ => true,
     }
+}
+
+/// Whether a window meets one more element with each step.
+fn is_running(window: &Window) -> bool {
+    let meets_more = |d: &WindowDimension| d.size > 1 && d.padding_low.max(d.padding_high) == d.size - 1;
+    window.dimensions.iter().any(meets_more)
 }

@@ -282,6 +282,8 @@ impl<'a> Choice<'a> {
         }
         self.fix_library_calls();
         self.fix_convolutions();
+        self.fix_sorts();
+        self.fix_running_sums();
         self.fix_sums();
         self.fix(entry.root, &program.result);
     }
@@ -320,6 +322,29 @@ impl<'a> Choice<'a> {
         }
     }
 
+    /// Running sums by one window get that dimension outermost, where windows move outside of tiles.
+    fn fix_running_sums(&mut self) {
+        if !self.target.fusion.convolution.windows_outside_tiles {
+            return;
+        }
+        for id in sequential_instructions(self.module, self.graph) {
+            let Op::ReduceWindow(window) = &self.module.instructions[id].op else { continue };
+            let operand = self.module.instructions[id].operands[0];
+            let [Some(result), Some(array)] = [id, operand].map(|id| self.module.shape(id).as_array()) else {
+                continue;
+            };
+            let runs =
+                |&d: &usize| array.dimensions[d] > 1 && window.dimensions[d].size == array.dimensions[d];
+            let Some(running) = (0..array.rank()).find(runs) else { continue };
+            let others = (0..array.rank()).filter(|&d| d != running).map(|d| d as i64);
+            let order: Vec<i64> = others.chain([running as i64]).collect();
+            let ways = [result, array].map(|array| views::in_order(array, &order, self.target));
+            let computed = self.computed_by_element(id, &mut FxHashSet::default());
+            self.fix_in_order_of(&computed, &ways[0]);
+            self.fix(operand, &ways[1]);
+        }
+    }
+
     /// Convolutions whose windows move outside of tiles make results, and load arrays, of which a tile covers batch and
     /// features.
     fn fix_convolutions(&mut self) {
@@ -353,6 +378,26 @@ impl<'a> Choice<'a> {
             if let Some(loaded) = loaded {
                 self.fix(operand, &loaded);
             }
+        }
+    }
+
+    /// Arrays that are sorted along another dimension than the last one have the last one in lanes.
+    fn fix_sorts(&mut self) {
+        if !self.target.fusion.dot.windows_outside_tiles {
+            return;
+        }
+        for id in sequential_instructions(self.module, self.graph) {
+            let instruction = &self.module.instructions[id];
+            let Op::Sort { dimension, .. } = instruction.op else { continue };
+            let usual: Vec<Shape> =
+                instruction.operands.iter().filter_map(|&of| self.usual(of)).map(Shape::Array).collect();
+            let is_last =
+                |shape: &Shape| shape.as_array().is_some_and(|array| array.rank() as i64 == dimension + 1);
+            if usual.len() < instruction.operands.len() || usual.iter().any(is_last) {
+                continue;
+            }
+            instruction.operands.iter().zip(&usual).for_each(|(&operand, shape)| self.fix(operand, shape));
+            self.fix(id, &if let [shape] = &usual[..] { shape.clone() } else { Shape::tuple(usual) });
         }
     }
 

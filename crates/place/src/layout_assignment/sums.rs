@@ -65,7 +65,7 @@ impl Choice<'_> {
     }
 
     /// An array in the machine's own layout.
-    fn usual(&self, id: InstructionId) -> Option<ArrayShape> {
+    pub(super) fn usual(&self, id: InstructionId) -> Option<ArrayShape> {
         let array = self.module.shape(id).as_array()?;
         Some(ArrayShape { layout: Some(self.target.default_layout(array)), ..array.clone() })
     }
