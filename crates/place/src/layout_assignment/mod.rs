@@ -85,6 +85,7 @@ fn assign_layouts(
     let choose = |stacks: &[(InstructionId, Shape)]| {
         let mut choice = Choice::new(module, target, options, &graph, &flow);
         choice.fix_updates();
+        choice.fix_convolutions(true);
         choice.fix_interface(&program);
         stacks.iter().for_each(|(id, shape)| choice.fix(*id, shape));
         choice.walk_backward();
@@ -149,6 +150,7 @@ fn parameters_laid_out_otherwise(
     let flow = dataflow(module, graph);
     let mut choice = Choice::new(module, target, options, graph, &flow);
     choice.fix_updates();
+    choice.fix_convolutions(true);
     let parameters = module.entry_computation().parameters.iter().zip(&program.parameters);
     let lies_otherwise = |(&parameter, shape): (&InstructionId, &Shape)| {
         let wish = choice.layouts.at(&flow, flow.positions.root(parameter));
@@ -281,7 +283,7 @@ impl<'a> Choice<'a> {
             self.fix(parameter, shape);
         }
         self.fix_library_calls();
-        self.fix_convolutions();
+        self.fix_convolutions(false);
         self.fix_sorts();
         self.fix_running_sums();
         self.fix_sums();
@@ -346,13 +348,16 @@ impl<'a> Choice<'a> {
     }
 
     /// Convolutions whose windows move outside of tiles make results, and load arrays, of which a tile covers batch and
-    /// features.
-    fn fix_convolutions(&mut self) {
+    /// features. Those in loops come first: what a loop carries is copied before it, and after it.
+    fn fix_convolutions(&mut self, only_called: bool) {
         if !self.target.fusion.convolution.windows_outside_tiles {
             return;
         }
         let mut seen: FxHashSet<InstructionId> = FxHashSet::default();
         for id in sequential_instructions(self.module, self.graph) {
+            if only_called && self.module.instructions[id].parent == self.module.entry {
+                continue;
+            }
             let (Op::Convolution(it), Some(array)) =
                 (&self.module.instructions[id].op, self.module.shape(id).as_array())
             else {
