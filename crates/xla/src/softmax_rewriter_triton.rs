@@ -14,13 +14,14 @@
 //! If several kernels read the result of a single diamond and all can compute it (kernels that reduce, or compute
 //! element by element), XLA's fusion pass computes the diamond again in each. If one of them looks up or updates
 //! elements, or multiplies the rows unchanged, the result is stored. A kernel that computes the exponentials of a
-//! softmax again continues with their readers, reductions of its rows included, up to values with other readers.
+//! softmax, or deviations from a mean that several kernels read, again continues with their readers, reductions of rows
+//! included, up to values with other readers. Triton has no complex numbers.
 //!
 //! Seen in 0.12 on softmax, logarithms of it, and normalizations, with rows of 2 to 16,384 elements; XLA reduces longer
 //! rows in steps. Left alone: other reductions with other readers. *Changed* means that there is a new kernel.
 
-use memplan_ir::{FusionKind, InstructionId, Module, Op, Opcode, Users};
-use memplan_rewriter::{Context, PassError, PassFn, call_graph, cost};
+use memplan_ir::{BinaryOp, FusionKind, InstructionId, Module, Op, Opcode, Users};
+use memplan_rewriter::{Context, PassError, PassFn, call_graph, cost, plain_combiner};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::fusions::{self, Group};
@@ -261,7 +262,8 @@ impl Search<'_> {
             for &user in self.users.of(id) {
                 let op = &self.module.instructions[user].op;
                 let is_view = matches!(op, Op::Reshape { .. });
-                let is_taken_in = is_view || cost::is_pointwise(self.module, user);
+                let is_taken_in =
+                    (is_view || cost::is_pointwise(self.module, user)) && !self.is_complex(user);
                 let is_end = match op {
                     Op::Dot(_) | Op::Transpose { .. } => is_of_one,
                     Op::Tuple | Op::Reduce { .. } => true,
@@ -286,14 +288,19 @@ impl Search<'_> {
         listed: &[InstructionId],
         result: InstructionId,
     ) -> Vec<Kernel> {
-        let &[exponential] = self.users.of(beginning.root) else { return Vec::new() };
-        if self.module.instructions[exponential].op.opcode() != Opcode::Exponential {
-            return Vec::new();
-        }
+        let opcode = |id: InstructionId| self.module.instructions[id].op.opcode();
+        let first = match *self.users.of(beginning.root) {
+            [exponential] if opcode(exponential) == Opcode::Exponential => exponential,
+            [_, _, ..] if opcode(beginning.root) == Opcode::Subtract && self.has_sum(beginning) => {
+                beginning.root
+            }
+            _ => return Vec::new(),
+        };
         let is_kind_of_kernels = |id: InstructionId| {
             let instruction = &self.module.instructions[id];
             let moves_nothing = matches!(instruction.op, Op::Broadcast { .. }) || is_view(&instruction.op);
             instruction.control_predecessors.is_empty()
+                && !self.is_complex(id)
                 && (moves_nothing || cost::is_pointwise(self.module, id) || self.is_of_rows(id))
         };
         // What only looks at a value for other readers is no kernel's: the value is stored once for all of them.
@@ -305,14 +312,14 @@ impl Search<'_> {
             }
         }
         let is_of_kernels = |id: InstructionId| of_kernels.contains(&id);
-        let mut within = FxHashSet::from_iter([exponential]);
+        let mut within = FxHashSet::from_iter([first]);
         let mut roots = Vec::new();
         for &id in listed {
             let operands = &self.module.instructions[id].operands;
             if !operands.iter().any(|operand| within.contains(operand)) || !is_of_kernels(id) {
                 continue;
             }
-            let is_sum = self.is_of_rows(id) && operands.contains(&exponential);
+            let is_sum = first != beginning.root && self.is_of_rows(id) && operands.contains(&first);
             let is_stored =
                 is_sum || id == result || !self.users.of(id).iter().all(|&user| is_of_kernels(user));
             if is_stored {
@@ -333,6 +340,19 @@ impl Search<'_> {
         };
         let kernels = roots.iter().map(kernel);
         kernels.filter(|kernel| kernel.members.len() <= MAX_MEMBERS).collect()
+    }
+
+    /// Whether an instruction makes complex numbers, which Triton has no code for.
+    fn is_complex(&self, id: InstructionId) -> bool {
+        self.module.shape(id).as_array().is_some_and(|array| array.element_type.is_complex())
+    }
+
+    /// Whether a kernel adds up rows.
+    fn has_sum(&self, kernel: &Kernel) -> bool {
+        kernel.members.iter().map(|&id| &self.module.instructions[id]).any(|instruction| {
+            matches!(instruction.op, Op::Reduce { .. })
+                && plain_combiner(self.module, instruction.called[0]) == Some(BinaryOp::Add)
+        })
     }
 
     /// Whether an operation reduces the rows of an array.
