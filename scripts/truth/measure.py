@@ -28,7 +28,7 @@ import warnings
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-FILES = ['language', 'finetuning', 'recurrent', 'vision', 'generative', 'reinforcement', 'science', 'numerics', 'serving', 'optimization']
+FILES = ['language', 'finetuning', 'recurrent', 'vision', 'generative', 'reinforcement', 'science', 'numerics', 'serving', 'optimization', 'blocks']
 BACKENDS = ['cpu', 'gpu', 'tpu']
 TPU_VARIANTS = 2  # of a family, which libtpu is asked about
 LONGEST = 240  # seconds of a processor of one compilation

@@ -6,21 +6,19 @@
 //! - a row of scores is longer than [`LONGEST_ROW`], or
 //! - the product of scores reads queries or keys where they are in another array: a slice of it, one head for several, or one
 //!   of several heads beside each other whose elements fill all lanes. Other heads are copied first, each to a place of its
-//!   own.
+//!   own, or a product made them so ([`Grouper::is_inside_product`]).
 //!
 //! Seen in 0.12 on attention over 128 to 8,192 keys, with 16 to 256 elements per head.
 
 use memplan_ir::{BinaryOp, InstructionId, Op, Opcode, UnaryOp};
-use memplan_memory::Bytes;
 use memplan_rewriter::cost;
 use smallvec::{SmallVec, smallvec};
 
 use super::Grouper;
 use super::ended::{MOST_FOLLOWED, moves};
 
-/// Longer rows of scores are stored before their maxima are computed: of 32-bit numbers, 4,096 were in one kernel and 5,120 in
-/// two; of 16-bit numbers, 8,192 were in one.
-const LONGEST_ROW: Bytes = Bytes(16 << 10);
+/// The most scores in a row whose softmax the product's kernel computes, of 32 or of 16 bits.
+const LONGEST_ROW: i64 = 4096;
 
 /// Elements in a row of a register.
 const LANES: i64 = 128;
@@ -63,16 +61,24 @@ impl Grouper<'_> {
             return false;
         };
         let of = &dot.dimensions;
-        let bits =
-            scores.dimensions.last().map_or(0, |&keys| keys as u64 * u64::from(scores.element_type.bits()));
         let sides = [(&of.lhs_batch, &of.lhs_contracting), (&of.rhs_batch, &of.rhs_contracting)];
         let mut read = instruction.operands.iter().zip(sides);
         !of.lhs_batch.is_empty()
-            && (Bytes(bits / 8) > LONGEST_ROW
+            && (scores.dimensions.last().is_some_and(|&keys| keys > LONGEST_ROW)
                 || read.any(|(&heads, (batches, contracted))| {
                     let rank = self.module.shape(heads).as_array().map_or(0, |heads| heads.rank());
                     self.are_read_in_place(heads, kinds(rank, batches, contracted))
                 }))
+    }
+
+    /// Whether a dimension is one of a product's, and another one is outside of it: what is at one place along it then lies as
+    /// an array of its own would.
+    fn is_inside_product(&self, mut id: InstructionId, mut d: usize) -> bool {
+        while let Op::Transpose { dimensions } = &self.module.instructions[id].op {
+            d = dimensions[d] as usize;
+            id = self.module.instructions[id].operands[0];
+        }
+        d > 0 && matches!(self.module.instructions[id].op, Op::Dot(_))
     }
 
     /// Whether a product reads queries or keys where they are in another array.
@@ -85,7 +91,12 @@ impl Grouper<'_> {
             let mut operand = instruction.operands.first().copied();
             let Some(of) = operand.map_or(Some(to), extents) else { return false };
             match &instruction.op {
-                Op::Slice { .. } => return (0..to.len()).any(|d| to[d] < of[d] && is_batch(&d)),
+                Op::Slice { .. } => {
+                    let is_cut = |&d: &usize| to[d] < of[d] && is_batch(&d);
+                    let is_taken_out =
+                        |d: usize| to[d] > 1 || !self.is_inside_product(instruction.operands[0], d);
+                    return (0..to.len()).filter(is_cut).any(is_taken_out);
+                }
                 Op::Broadcast { dimensions } => {
                     let is_added = |d: usize| to[d] > 1 && !dimensions.contains(&(d as i64));
                     return (0..to.len()).any(|d| is_added(d) && is_batch(&d));
