@@ -10,8 +10,8 @@
 //! Before jaxlib 0.12, XLA's CPU compiler can only convert narrow floats, so it widens the operands of slices,
 //! transposes and updates like those of sums: an array that is read in narrow slices exists in the wide type as a
 //! whole. Since jaxlib 0.12 it moves and compares bf16 without conversions ([`FloatNormalization::keeps`]), and its library
-//! of kernels computes with it ([`FloatNormalization::library`]); it widens the operands of all other products. Floats of
-//! eight bits are even moved in f16. Every operation still rounds its result, as in the program, but for readers that convert
+//! of kernels computes with it ([`FloatNormalization::library`]); it widens the operands of all other products. The GPU
+//! compiler widens divisions, roots, logarithms and the like. Floats of eight bits are even moved in f16. Every operation still rounds its result, as in the program, but for readers that convert
 //! it to the wide type; all-reduces and other collectives use the wide type.
 //!
 //! Left alone: parameters, tuples, control flow, calls, conversions, reinterpretations, constants, updates of slices of bf16
@@ -49,7 +49,7 @@ impl Pass for FloatNormalization {
     }
 
     fn description(&self) -> &'static str {
-        "compute in f32 what is bf16, and in f16 what is narrower, as XLA's CPU compiler does"
+        "compute in f32 what is bf16, and in f16 what is narrower, as XLA does"
     }
 
     fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
