@@ -43,7 +43,7 @@ fn estimates_are_compared_with_what_xla_made() {
     let cases = [
         ("kmeans", "gpu", "fusion"),
         ("mlp_training_step", "gpu", "copy"),
-        ("half_precision_training_step", "gpu", "order"),
+        ("half_precision_training_step", "gpu", "fusion"),
         ("spectrum", "tpu", "layout"),
     ];
     for (program, backend, cause) in cases {
