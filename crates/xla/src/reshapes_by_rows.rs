@@ -18,7 +18,7 @@
 //! same dimension in lanes, and other arrays that it is computed from are copied. Convolutions load arrays with batches or
 //! features in lanes, and windows that move over several dimensions move over none in lanes.
 //!
-//! Left alone: operations that need no more bytes, and machines without tiles. *Changed* means that there is a new copy.
+//! Left alone: other operations that need no more bytes, and machines without tiles. *Changed* means that there is a new copy.
 
 use memplan_ir::{ArrayShape, DotOperand, InstructionId, Module, Names, Op, Shape, Users, copy_into};
 use memplan_memory::Target;
