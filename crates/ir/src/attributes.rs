@@ -133,6 +133,16 @@ impl WindowDimension {
         let still = WindowDimension { window_dilation: self.window_dilation, ..WindowDimension::default() };
         WindowDimension { window_reversal: false, ..*self } == still
     }
+
+    /// Whether it has a place for each of several elements, on this element (or its neighbour) and all before it, or all after
+    /// it: reductions of such windows are running sums.
+    pub fn is_running(&self, extent: i64) -> bool {
+        self.size == extent
+            && extent > 1
+            && [self.stride, self.window_dilation, self.base_dilation] == [1; 3]
+            && self.padding_low.min(self.padding_high) <= 0
+            && self.placements(extent) == Some(extent)
+    }
 }
 
 /// A window, one entry per dimension.

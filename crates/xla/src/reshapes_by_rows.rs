@@ -120,11 +120,11 @@ fn splits_features(images: &ArrayShape, split: &ArrayShape) -> bool {
     }
     let in_lanes = order[0] as usize;
     let features = images.dimensions[in_lanes];
-    let n_before: i64 = images.dimensions[..in_lanes].iter().product();
-    let mut n_outer = 1;
+    let n_before = images.dimensions[..in_lanes].iter().fold(1, |n: i64, &extent| n.saturating_mul(extent));
+    let mut n_outer = 1i64;
     let mut inner = split.dimensions.iter().skip_while(|&&extent| {
         let is_outer = n_outer < n_before;
-        n_outer *= if is_outer { extent } else { 1 };
+        n_outer = if is_outer { n_outer.saturating_mul(extent) } else { n_outer };
         is_outer
     });
     let part = inner.find(|&&part| part > 1);

@@ -1,7 +1,7 @@
 //! Whether a producer may join the kernels of its users, and the first reason against it.
 
 use cranelift_entity::EntitySet;
-use memplan_ir::{ArrayShape, DotOperand, InstructionId, Module, Op, Opcode, Window, WindowDimension};
+use memplan_ir::{ArrayShape, DotOperand, InstructionId, Module, Op, Opcode};
 use memplan_memory::ContractionRules;
 use memplan_rewriter::cost::{self, CostClass, Hero};
 use memplan_rewriter::rows::is_repetition;
@@ -125,15 +125,23 @@ impl Grouper<'_> {
             let array = self.module.shape(id).as_array()?;
             Some(array.dimensions[*array.minor_to_major().first()? as usize])
         };
-        let is_summed = |&user: &InstructionId| match &self.module.instructions[user].op {
-            Op::ReduceWindow(window) => is_running(window),
-            _ => false,
-        };
         let instruction = &self.module.instructions[id];
         matches!(instruction.op, Op::Reshape { .. } | Op::Transpose { .. })
             && self.target.fusion.dot.windows_outside_tiles
             && in_lanes(id) != in_lanes(instruction.operands[0])
-            && self.users.of(id).iter().any(is_summed)
+            && self.users.of(id).iter().any(|&user| self.is_running_sum(user))
+    }
+
+    /// Whether an instruction computes running sums along a dimension.
+    fn is_running_sum(&self, id: InstructionId) -> bool {
+        let instruction = &self.module.instructions[id];
+        let array = instruction.operands.first().and_then(|&operand| self.module.shape(operand).as_array());
+        match (&instruction.op, array) {
+            (Op::ReduceWindow(window), Some(array)) => {
+                window.dimensions.iter().zip(&array.dimensions).any(|(d, &extent)| d.is_running(extent))
+            }
+            _ => false,
+        }
     }
 
     /// Whether a value is what a scatter adds up, beginning with one number everywhere, a running sum, or computed from either
@@ -146,7 +154,7 @@ impl Grouper<'_> {
             n_followed += 1;
             match &instruction.op {
                 Op::Scatter(_) if self.arrays_read(instruction.operands[0]).next().is_none() => continue,
-                Op::ReduceWindow(window) if is_running(window) => continue,
+                Op::ReduceWindow(_) if self.is_running_sum(at) => continue,
                 op if !cost::is_pointwise(self.module, at) && *op != Op::Copy => return false,
                 _ => {}
             }
@@ -724,10 +732,4 @@ fn fits_prologue(module: &Module, id: InstructionId) -> bool {
         }
         _ => true,
     }
-}
-
-/// Whether a window meets one more element with each step.
-fn is_running(window: &Window) -> bool {
-    let meets_more = |d: &WindowDimension| d.size > 1 && d.padding_low.max(d.padding_high) == d.size - 1;
-    window.dimensions.iter().any(meets_more)
 }

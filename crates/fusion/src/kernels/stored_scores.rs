@@ -89,7 +89,7 @@ impl Grouper<'_> {
             let Some(to) = extents(heads) else { return false };
             let is_batch = |&d: &usize| kinds[d] == Kind::Batch;
             let mut operand = instruction.operands.first().copied();
-            let Some(of) = operand.map_or(Some(to), extents) else { return false };
+            let of = operand.and_then(extents).unwrap_or(to);
             match &instruction.op {
                 Op::Slice { .. } => {
                     let is_cut = |&d: &usize| to[d] < of[d] && is_batch(&d);
@@ -110,7 +110,8 @@ impl Grouper<'_> {
                     dimensions.iter().zip(&kinds).for_each(|(&d, &kind)| before[d as usize] = kind);
                     kinds = before;
                 }
-                Op::Convert | Op::Bitcast => {}
+                Op::Convert => {}
+                Op::Bitcast if of == to => {}
                 _ if cost::is_pointwise(self.module, heads) => {
                     let is_itself = |&&operand: &&InstructionId| {
                         let op = &self.module.instructions[operand].op;

@@ -335,8 +335,7 @@ impl<'a> Choice<'a> {
             let [Some(result), Some(array)] = [id, operand].map(|id| self.module.shape(id).as_array()) else {
                 continue;
             };
-            let runs =
-                |&d: &usize| array.dimensions[d] > 1 && window.dimensions[d].size == array.dimensions[d];
+            let runs = |&d: &usize| window.dimensions[d].is_running(array.dimensions[d]);
             let Some(running) = (0..array.rank()).find(runs) else { continue };
             let others = (0..array.rank()).filter(|&d| d != running).map(|d| d as i64);
             let order: Vec<i64> = others.chain([running as i64]).collect();
@@ -348,7 +347,7 @@ impl<'a> Choice<'a> {
     }
 
     /// Convolutions whose windows move outside of tiles make results, and load arrays, of which a tile covers batch and
-    /// features. Those in loops come first: what a loop carries is copied before it, and after it.
+    /// features. Those of loops come first (`only_called`): what a loop carries is copied before it, and after it.
     fn fix_convolutions(&mut self, only_called: bool) {
         if !self.target.fusion.convolution.windows_outside_tiles {
             return;
