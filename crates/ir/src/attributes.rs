@@ -136,6 +136,16 @@ impl WindowDimension {
 
     /// Whether it has a place for each of several elements, on this element (or its neighbour) and all before it, or all after
     /// it: reductions of such windows are running sums.
+    ///
+    /// ```
+    /// use memplan_ir::WindowDimension;
+    ///
+    /// let up_to_each = WindowDimension { size: 4, padding_low: 3, ..WindowDimension::default() };
+    /// assert!(up_to_each.is_running(4));
+    /// assert!(!up_to_each.is_running(8));
+    /// let pairs = WindowDimension { size: 2, padding_high: 1, ..WindowDimension::default() };
+    /// assert!(!pairs.is_running(4));
+    /// ```
     pub fn is_running(&self, extent: i64) -> bool {
         self.size == extent
             && extent > 1
