@@ -11,8 +11,9 @@
 //! transposes and updates like those of sums: an array that is read in narrow slices exists in the wide type as a
 //! whole. Since jaxlib 0.12 it moves and compares bf16 without conversions ([`FloatNormalization::keeps`]), and its library
 //! of kernels computes with it ([`FloatNormalization::library`]); it widens the operands of all other products. The GPU
-//! compiler widens divisions, roots, logarithms and the like. Floats of eight bits are even moved in f16. Every operation still rounds its result, as in the program, but for readers that convert
-//! it to the wide type; all-reduces and other collectives use the wide type.
+//! compiler widens divisions, roots, logarithms and the like. Floats of eight bits are even moved in f16. Every operation still
+//! rounds its result, as in the program, but for readers that convert it to the wide type; collectives use the wide type on
+//! CPUs.
 //!
 //! Left alone: parameters, tuples, control flow, calls, conversions, reinterpretations, constants, updates of slices of bf16
 //! (XLA widens and fuses them with the conversions around them), before jaxlib 0.12 products with a wide result, and

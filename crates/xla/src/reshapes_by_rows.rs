@@ -24,7 +24,8 @@ use memplan_ir::{ArrayShape, DotOperand, InstructionId, Module, Names, Op, Shape
 use memplan_memory::Target;
 use memplan_rewriter::rows::{is_repetition, sums_equal_rows};
 use memplan_rewriter::views::{
-    Summed, in_order, looks_up_in_lanes, outside_tiles, reshaped_by_rows, rows_in_lanes, summed_in_lanes,
+    Summed, common_runs, in_order, looks_up_in_lanes, outside_tiles, reshaped_by_rows, rows_in_lanes,
+    summed_in_lanes,
 };
 use memplan_rewriter::{Context, PassError, PassFn, call_graph, cost};
 use rustc_hash::FxHashSet;
@@ -110,25 +111,15 @@ fn padded(module: &Module, id: InstructionId, target: &Target) -> Option<[Option
     Some([while_it_runs(from, operand), while_it_runs(to, result)])
 }
 
-/// Whether a reshape splits the features of an array that lies as convolutions have it, with batch and features in tiles: into
-/// parts of which several share the lanes.
+/// Whether a reshape splits the dimension in lanes of an image. Convolutions lay out images with batch and features in tiles.
 fn splits_features(images: &ArrayShape, split: &ArrayShape) -> bool {
     let last = images.rank() as i64 - 1;
     let order = images.minor_to_major();
     if last < 3 || order[..2] != [last, 0] && order[..2] != [0, last] {
         return false;
     }
-    let in_lanes = order[0] as usize;
-    let features = images.dimensions[in_lanes];
-    let n_before = images.dimensions[..in_lanes].iter().fold(1, |n: i64, &extent| n.saturating_mul(extent));
-    let mut n_outer = 1i64;
-    let mut inner = split.dimensions.iter().skip_while(|&&extent| {
-        let is_outer = n_outer < n_before;
-        n_outer = if is_outer { n_outer.saturating_mul(extent) } else { n_outer };
-        is_outer
-    });
-    let part = inner.find(|&&part| part > 1);
-    n_outer == n_before && part.is_some_and(|&part| part < features && features % part == 0)
+    let runs = common_runs(&images.dimensions, &split.dimensions);
+    runs.is_some_and(|runs| runs.iter().any(|(from, to)| from[..] == order[..1] && to.len() > 1))
 }
 
 /// The layouts of operands and result while an operation runs, where they differ from those that the arrays have.

@@ -6,9 +6,8 @@
 //!                                                        s  = f32[256,512] transpose(st)
 //! ```
 //!
-//! Elements along lanes are compared and exchanged slowly. Where another dimension fills a register, libtpu copies the arrays
-//! to a layout in which lanes hold that dimension, and copies what it sorted back. Seen in 0.12 on 24 arrays: 128 rows are
-//! enough, 64 are not. Left alone: sorts at either end of a control dependency. *Changed* means that there was such a sort.
+//! A sort along lanes is slow. Where another dimension fills a register, libtpu copies the arrays to a layout with that
+//! dimension in lanes, and copies the sorted arrays back. Seen in 0.12 on 24 arrays: 128 rows are enough, 64 are not. Left alone: sorts at either end of a control dependency. *Changed* means that there was such a sort.
 
 use memplan_ir::{Dimensions, Insert, InstructionId, Op, Shape};
 use memplan_rewriter::{Rewriter, Sweep};

@@ -110,7 +110,7 @@ impl Grouper<'_> {
         self.bytes_copied(id).is_some_and(|copied| copied > self.bytes[id])
     }
 
-    /// Whether an instruction moves sums of rows or running sums, or what is computed from them element by element, between tiles.
+    /// Whether an instruction moves elements between tiles that are sums, or computed from sums element by element.
     fn moves_sums(&self, id: InstructionId) -> bool {
         let instruction = &self.module.instructions[id];
         matches!(instruction.op, Op::Reshape { .. } | Op::Transpose { .. })
@@ -119,7 +119,7 @@ impl Grouper<'_> {
             && self.is_computed_from_sums(instruction.operands[0])
     }
 
-    /// Whether an instruction moves what is in lanes out of them, for running sums along it.
+    /// Whether an instruction puts another dimension into lanes for running sums.
     fn turns_summands(&self, id: InstructionId) -> bool {
         let in_lanes = |id: InstructionId| {
             let array = self.module.shape(id).as_array()?;
@@ -144,8 +144,8 @@ impl Grouper<'_> {
         }
     }
 
-    /// Whether a value is what a scatter adds up, beginning with one number everywhere, a running sum, or computed from either
-    /// element by element.
+    /// Whether a value is a running sum, a scatter's sum that begins with one number everywhere, or computed from either element
+    /// by element.
     fn is_computed_from_sums(&self, id: InstructionId) -> bool {
         let mut open: SmallVec<[InstructionId; MOST_FOLLOWED]> = smallvec![id];
         let mut n_followed = 0;
@@ -158,14 +158,11 @@ impl Grouper<'_> {
                 op if !cost::is_pointwise(self.module, at) && *op != Op::Copy => return false,
                 _ => {}
             }
-            let n_before = open.len();
-            self.large_arrays_read(at).for_each(|operand| {
-                if !open.contains(&operand) {
-                    open.push(operand);
-                }
-            });
-            let reads_nothing = open.len() == n_before && self.large_arrays_read(at).next().is_none();
-            if reads_nothing || open.len() > MOST_FOLLOWED {
+            let read: SmallVec<[InstructionId; 4]> = self.large_arrays_read(at).collect();
+            let new: SmallVec<[InstructionId; 4]> =
+                read.iter().copied().filter(|operand| !open.contains(operand)).collect();
+            open.extend(new);
+            if read.is_empty() || open.len() > MOST_FOLLOWED {
                 return false;
             }
         }

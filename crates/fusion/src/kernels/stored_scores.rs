@@ -12,6 +12,7 @@
 
 use memplan_ir::{BinaryOp, InstructionId, Op, Opcode, UnaryOp};
 use memplan_rewriter::cost;
+use memplan_rewriter::views::common_runs;
 use smallvec::{SmallVec, smallvec};
 
 use super::Grouper;
@@ -71,8 +72,8 @@ impl Grouper<'_> {
                 }))
     }
 
-    /// Whether a dimension is one of a product's, and another one is outside of it: what is at one place along it then lies as
-    /// an array of its own would.
+    /// Whether a dimension belongs to a product and is not its outermost one. A slice of one place along it is then laid out as
+    /// an array of its own.
     fn is_inside_product(&self, mut id: InstructionId, mut d: usize) -> bool {
         while let Op::Transpose { dimensions } = &self.module.instructions[id].op {
             d = dimensions[d] as usize;
@@ -157,33 +158,27 @@ fn kinds(rank: usize, batches: &[i64], contracted: &[i64]) -> Kinds {
     (0..rank as i64).map(kind).collect()
 }
 
-/// The kinds of an operand's dimensions, of which a reshape makes such of these kinds. `None` if the reshape splits or merges
-/// those of elements.
+/// The kinds of the dimensions of a reshape's operand, from those of its result. `None` if the reshape splits or merges elements.
 fn before_reshape(kinds: &Kinds, of: &[i64], to: &[i64]) -> Option<Kinds> {
-    let long =
-        |extents: &[i64]| (0..extents.len()).filter(|&d| extents[d] > 1).collect::<SmallVec<[usize; 6]>>();
-    let (before, after) = (long(of), long(to));
-    let is_same = |&(&b, &a): &(&usize, &usize)| of[b] == to[a];
-    let n_last = before.iter().rev().zip(after.iter().rev()).take_while(is_same).count();
-    let shorter = before.len().min(after.len()) - n_last;
-    let n_first = before.iter().zip(&after).take(shorter).take_while(is_same).count();
-    let (split, made) = (&before[n_first..before.len() - n_last], &after[n_first..after.len() - n_last]);
-    if made.iter().any(|&d| kinds[d] == Kind::Element) {
-        return None;
-    }
-    let are_batches = made.iter().all(|&d| kinds[d] == Kind::Batch);
     let mut found: Kinds = smallvec![Kind::Batch; of.len()];
-    split.iter().for_each(|&d| found[d] = if are_batches { Kind::Batch } else { Kind::Row });
-    let same = before
-        .iter()
-        .zip(&after)
-        .take(n_first)
-        .chain(before.iter().rev().zip(after.iter().rev()).take(n_last));
-    same.for_each(|(&b, &a)| found[b] = kinds[a]);
+    for (before, after) in common_runs(of, to)? {
+        let kind_of = |&d: &i64| kinds[d as usize];
+        let is_same = before.len() == 1 && after.len() == 1;
+        if !is_same && after.iter().any(|d| kind_of(d) == Kind::Element) {
+            return None;
+        }
+        let are_batches = after.iter().all(|d| kind_of(d) == Kind::Batch);
+        let kind = match after[..] {
+            [d] if is_same => kind_of(&d),
+            _ if are_batches => Kind::Batch,
+            _ => Kind::Row,
+        };
+        before.iter().for_each(|&d| found[d as usize] = kind);
+    }
     Some(found)
 }
 
-/// Whether a reshape makes heads, each of which fills lanes, of rows that have several heads beside each other.
+/// Whether a reshape cuts rows into heads that fill lanes.
 fn splits_lanes(kinds: &Kinds, of: &[i64], to: &[i64]) -> bool {
     let last = |extents: &[i64]| extents.iter().rposition(|&extent| extent > 1);
     let (Some(row), Some(d)) = (last(of), last(to)) else { return false };

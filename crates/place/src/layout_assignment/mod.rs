@@ -347,7 +347,7 @@ impl<'a> Choice<'a> {
     }
 
     /// Convolutions whose windows move outside of tiles make results, and load arrays, of which a tile covers batch and
-    /// features. Those of loops come first (`only_called`): what a loop carries is copied before it, and after it.
+    /// features. `only_called` leaves out the entry: loops choose first, and the entry copies what they carry.
     fn fix_convolutions(&mut self, only_called: bool) {
         if !self.target.fusion.convolution.windows_outside_tiles {
             return;
