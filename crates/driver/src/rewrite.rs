@@ -27,7 +27,9 @@ use memplan_ir as ir;
 use memplan_ir::Module;
 use memplan_memory::{Bytes, Compiler, MemorySpaceId, Target};
 use memplan_passes as passes;
-use memplan_passes::{AnyPass, Context, OfOneDevice, Pass, PassError, Pipeline, Report, RunOptions};
+use memplan_passes::{
+    AnyPass, Context, GradientsFirst, OfOneDevice, Pass, PassError, Pipeline, Report, RunOptions,
+};
 use memplan_plan_hlo::ScheduleOptions;
 
 pub use list::{Forms, Lever, NoLever, Rewrite, Situation};
@@ -133,7 +135,7 @@ impl RewriteOptions {
 
     /// Whether order is a lever for a compiler.
     fn orders_for(&self, compiler: &Compiler) -> bool {
-        self.order && compiler.latency_hiding.as_ref().is_some_and(|rules| rules.slice.is_some())
+        self.order && list::holds_gradients_back(compiler)
     }
 }
 
@@ -358,7 +360,8 @@ const FLAT: &[&dyn Pass] = &[
 ];
 
 /// Puts a program in order.
-const ORDERED: &[&dyn Pass] = &[&passes::GRADIENTS_FIRST, &passes::COUNTERS_PAST_BARRIERS];
+const ORDERED: &[&dyn Pass] =
+    &[&GradientsFirst { in_entry: false, ..passes::GRADIENTS_FIRST }, &passes::COUNTERS_PAST_BARRIERS];
 
 /// The situation to rewrite for.
 struct Search<'a> {
@@ -478,9 +481,7 @@ impl Search<'_> {
             return Ok(());
         }
         let kept = attempt.steps.iter().rposition(|step| step.is_kept && step.lever != Lever::Flags);
-        let Some(last) = kept.filter(|&last| attempt.steps[last].lever != Lever::Order) else {
-            return Ok(());
-        };
+        let Some(last) = kept else { return Ok(()) };
         let mut module = Module::clone(&attempt.module);
         if !self.order(&mut module)? {
             return Ok(());

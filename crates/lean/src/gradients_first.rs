@@ -1,7 +1,7 @@
-//! `gradients-first`: a loop completes sums and stores of gradients before it continues with the gradient of the next
-//! layer.
+//! `gradients-first`: a program, or a loop, completes sums and stores of gradients before it continues with the gradient of
+//! the next layer.
 //!
-//! A backward loop computes two products from a gradient `g`: the gradient of a weight, which is only added up or
+//! A backward half computes two products from a gradient `g`: the gradient of a weight, which is only added up or
 //! stored, and the gradient of the layer before. A compiler may compute all products of the second kind first, up to
 //! the end of the step, and keep the operands of the first kind until then. A barrier makes the second product wait for
 //! the sum of the first:
@@ -18,29 +18,66 @@
 //! Likewise, if a product is the last reader of a large value, it comes before the other readers of its other operand.
 //!
 //! Seen in XLA's GPU compiler of jaxlib 0.12: its scheduler overlaps reads of the slices of a step with other work, and
-//! orders such steps backwards.
+//! orders such steps backwards. Outside of loops it takes the best of three orders for the whole program, none of which is
+//! the best one for every layer.
 //!
 //! Left alone: scheduled modules, and values with readers other than products before they are complete. Requires inlined
 //! calls. *Changed* means that there is a new barrier. Linear in the module.
 
-use memplan_ir::{Callees, Cursor, Insert, InstructionId, Module, Names, Op, Users};
-use memplan_rewriter::loops::{Loop, edit_bodies};
-use memplan_rewriter::{Context, PassError, PassFn, cost};
+use std::iter;
+
+use memplan_ir::{Callees, ComputationId, Cursor, Insert, InstructionId, Module, Names, Op, Users};
+use memplan_rewriter::loops::loops;
+use memplan_rewriter::{Context, Outcome, Pass, PassError, cost};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The pass.
-pub const GRADIENTS_FIRST: PassFn = PassFn {
-    name: "gradients-first",
-    description: "Complete what loops add up or store before they go on from the values that this needs",
-    run,
-};
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GradientsFirst {
+    /// Whether it changes the bodies of loops.
+    pub in_loops: bool,
+    /// Whether it changes the entry.
+    pub in_entry: bool,
+}
 
-fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
-    Ok(edit_bodies(module, |module, users, names, of| {
-        let fences = Body::new(module, users, of).fences();
-        add(module, users, names, &fences);
-        !fences.is_empty()
-    }))
+/// The pass for loops and the entry.
+pub const GRADIENTS_FIRST: GradientsFirst = GradientsFirst { in_loops: true, in_entry: true };
+
+impl Default for GradientsFirst {
+    fn default() -> GradientsFirst {
+        GRADIENTS_FIRST
+    }
+}
+
+impl Pass for GradientsFirst {
+    fn name(&self) -> &'static str {
+        "gradients-first"
+    }
+
+    fn description(&self) -> &'static str {
+        "Complete gradients of weights before going on from the values that they need"
+    }
+
+    fn run(&self, module: &mut Module, _: &Context<'_>) -> Result<Outcome, PassError> {
+        if module.is_scheduled {
+            return Ok(Outcome::default());
+        }
+        let users = Users::new(module);
+        let mut names = Names::new(module);
+        let entry = self.in_entry.then(|| (module.entry, module.entry_computation().root));
+        let bodies = if self.in_loops { loops(module, &users) } else { Vec::new() };
+        let bodies = bodies.into_iter().map(|of| (of.body, of.next));
+        let mut changed = false;
+        for (computation, result) in entry.into_iter().chain(bodies) {
+            let fences = Part::new(module, &users, computation, result).fences();
+            if !fences.is_empty() {
+                add(module, &users, &mut names, &fences);
+                module.put_operands_first(computation);
+                changed = true;
+            }
+        }
+        Ok(changed.into())
+    }
 }
 
 /// Products that wait for another one.
@@ -53,21 +90,27 @@ struct Fence {
     waiting: Vec<InstructionId>,
 }
 
-/// The body of a loop.
-struct Body<'a> {
+/// The body of a loop, or the entry.
+struct Part<'a> {
     module: &'a Module,
     users: &'a Users,
     listed: &'a [InstructionId],
-    next: InstructionId,
-    /// The most operations on a path from the state.
+    /// The next state of a loop, or the results of the program.
+    result: InstructionId,
+    /// The most operations on a path from the state, or from the arguments.
     depths: FxHashMap<InstructionId, u32>,
     /// What a product or a computation needs.
     needed: FxHashSet<InstructionId>,
 }
 
-impl<'a> Body<'a> {
-    fn new(module: &'a Module, users: &'a Users, of: &Loop) -> Body<'a> {
-        let listed = &module.computations[of.body].instructions;
+impl<'a> Part<'a> {
+    fn new(
+        module: &'a Module,
+        users: &'a Users,
+        computation: ComputationId,
+        result: InstructionId,
+    ) -> Part<'a> {
+        let listed = &module.computations[computation].instructions;
         let (mut depths, mut needed) = (FxHashMap::default(), FxHashSet::default());
         for &id in listed {
             let instruction = &module.instructions[id];
@@ -82,7 +125,7 @@ impl<'a> Body<'a> {
                 needed.extend(instruction.operands.iter().copied());
             }
         }
-        Body { module, users, listed, next: of.next, depths, needed }
+        Part { module, users, listed, result, depths, needed }
     }
 
     /// The fences, those of shallow products first, and of gradients of weights: what reads a value behind several waits for
@@ -126,7 +169,7 @@ impl<'a> Body<'a> {
             let instruction = &self.module.instructions[id];
             moves(&instruction.op).then(|| instruction.operands[0])
         };
-        std::iter::successors(Some(id), before)
+        iter::successors(Some(id), before)
     }
 
     /// What reads a value, or the same elements in another order.
@@ -170,7 +213,7 @@ impl<'a> Body<'a> {
         at
     }
 
-    /// Whether the step computes a value.
+    /// Whether an operation computes a value.
     fn is_computed(&self, value: InstructionId) -> bool {
         let op = &self.module.instructions[value].op;
         !op.is_input() && !op.only_passes_on()
@@ -193,12 +236,12 @@ impl<'a> Body<'a> {
         })
     }
 
-    /// The last value on the way of a product's result to the next state that is computed from it and from what is there
+    /// The last value on the way of a product's result to the results that is computed from it and from what is there
     /// before the product. What waits for the product is not.
     fn completed_by(&self, product: InstructionId) -> InstructionId {
         let mut at = product;
         while let &[user] = self.users.of(at)
-            && user != self.next
+            && user != self.result
             && self.continues(user)
             && self.is_there_before(product, user, at)
         {

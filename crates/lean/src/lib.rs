@@ -16,7 +16,7 @@ mod row_blocks;
 pub use bands::{BANDS, BandedPart, Bands, BandsReport, Halo};
 pub use checkpoint::{Checkpoint, checkpoint};
 pub use concatenations::{SPLIT_CONCATENATIONS, SplitConcatenations};
-pub use gradients_first::GRADIENTS_FIRST;
+pub use gradients_first::{GRADIENTS_FIRST, GradientsFirst};
 pub use layers::{Borders, CHECKPOINT_LAYERS, CheckpointLayers, Saves};
 pub use loop_residuals::{LOOP_RESIDUALS, LoopResiduals, ResidualPair, ResidualsReport};
 pub use masks_from_results::MASKS_FROM_RESULTS;

@@ -42,8 +42,8 @@ pub use memplan_fusion::{
 };
 pub use memplan_lean::{
     BANDS, BandedPart, Bands, BandsReport, Borders, CHECKPOINT_LAYERS, Checkpoint, CheckpointLayers,
-    GRADIENTS_FIRST, Halo, LOOP_RESIDUALS, LoopResiduals, LoweredPeak, MASKS_FROM_RESULTS, PARTS,
-    PIN_LAYOUTS, Parts, PartsReport, Products, REMAT, REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS,
+    GRADIENTS_FIRST, GradientsFirst, Halo, LOOP_RESIDUALS, LoopResiduals, LoweredPeak, MASKS_FROM_RESULTS,
+    PARTS, PIN_LAYOUTS, Parts, PartsReport, Products, REMAT, REMAT_BEHIND_BARRIERS, REMAT_BEHIND_SELECTS,
     ROW_BLOCKS, Recomputed, Remat, RematReport, ResidualPair, ResidualsReport, RowBlocks,
     SPLIT_CONCATENATIONS, Saves, SplitConcatenations, Tie, checkpoint, kept_for_backward, narrow_arguments,
     narrow_values,

@@ -5,8 +5,8 @@ use memplan_memory::{Bytes, Compiler, Target, did_you_mean};
 use memplan_passes as passes;
 use memplan_passes::AnyPass::{self, Static};
 use memplan_passes::{
-    Borders, CheckpointLayers, KeepWithinLoops, LoopResiduals, LoopStateInPlace, OffloadRows, OneIn, Parts,
-    Pass, Pipeline, Products, Remat, RowBlocks, RowsWithinLoops, Saves, UpdatesWithinLoops,
+    Borders, CheckpointLayers, GradientsFirst, KeepWithinLoops, LoopResiduals, LoopStateInPlace, OffloadRows,
+    OneIn, Parts, Pass, Pipeline, Products, Remat, RowBlocks, RowsWithinLoops, Saves, UpdatesWithinLoops,
 };
 
 use crate::FirstGuess;
@@ -306,6 +306,12 @@ impl Rewrite {
                     updates_within_loops,
                 )
             },
+            rewrite(
+                Lever::Order,
+                "gradients of each layer first",
+                "gradients of a layer's weights are complete before the gradients of the layer before it",
+                gradients_first,
+            ),
             Rewrite {
                 forms: Forms::Nested,
                 parts: vec![|_, _, n| OffloadRows { parts_of_32: n, ..OFFLOAD_SMALL_ROWS }.into()],
@@ -330,6 +336,17 @@ fn masks(now: &Situation<'_>) -> Vec<AnyPass> {
 fn within_loops(now: &Situation<'_>) -> Vec<AnyPass> {
     let way = KeepWithinLoops { simplifies_first: true, ..passes::KEEP_WITHIN_LOOPS };
     if now.is_partitioned { Vec::new() } else { vec![way.into()] }
+}
+
+/// Outside of loops: in them, every program has gradients first.
+fn gradients_first(now: &Situation<'_>) -> Vec<AnyPass> {
+    let way = GradientsFirst { in_loops: false, ..passes::GRADIENTS_FIRST };
+    if holds_gradients_back(now.compiler) { vec![way.into()] } else { Vec::new() }
+}
+
+/// Whether a compiler holds back gradients of weights, with all that they need.
+pub(super) fn holds_gradients_back(compiler: &Compiler) -> bool {
+    compiler.latency_hiding.as_ref().is_some_and(|rules| rules.slice.is_some())
 }
 
 /// Without matrix products, or with them.
