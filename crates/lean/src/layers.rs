@@ -194,12 +194,46 @@ impl<'a> Forward<'a> {
         }
     }
 
-    /// The values that cross the borders.
+    /// The values that cross the borders, except those that follow from larger ones: the sum of a row is computed again from
+    /// the row, in the kernel that needs it.
     fn crossing(&self, places: &[usize]) -> FxHashSet<InstructionId> {
-        let is_last =
-            |i: &usize, place: usize| self.is_made.contains(&self.instructions[*i]) && self.last[*i] > place;
-        let crossing = |&place: &usize| (0..=place).filter(move |i| is_last(i, place));
-        places.iter().flat_map(|place| crossing(place).map(|i| self.instructions[i])).collect()
+        let is_made = |id: &InstructionId| self.is_made.contains(id);
+        let crossing = |&place: &usize| -> FxHashSet<InstructionId> {
+            let crosses = |&i: &usize| self.last[i] > place;
+            (0..=place).filter(crosses).map(|i| self.instructions[i]).filter(is_made).collect()
+        };
+        let mut all = FxHashSet::default();
+        for mut crossing in places.iter().map(crossing) {
+            let follow: Vec<InstructionId> =
+                crossing.iter().copied().filter(|&id| self.follows(id, &crossing)).collect();
+            follow.iter().for_each(|id| _ = crossing.remove(id));
+            all.extend(crossing);
+        }
+        all
+    }
+
+    /// Whether sums and operations on elements make a value from larger ones of a set, and from parameters.
+    fn follows(&self, id: InstructionId, from: &FxHashSet<InstructionId>) -> bool {
+        let elements = |id| self.module.shape(id).as_array().map(|array| array.element_count());
+        let (mut open, mut seen, mut reads_some) = (vec![id], FxHashSet::default(), false);
+        while let Some(at) = open.pop() {
+            let is_cheap = match self.module.instructions[at].op {
+                Op::Reduce { .. } | Op::Reshape { .. } | Op::Transpose { .. } | Op::Broadcast { .. } => true,
+                _ => cost::is_pointwise(self.module, at),
+            };
+            if at != id && from.contains(&at) {
+                if elements(at) <= elements(id) {
+                    return false;
+                }
+                reads_some = true;
+            } else if self.is_made.contains(&at) && seen.insert(at) {
+                if !is_cheap || seen.len() > MOST_STEPS {
+                    return false;
+                }
+                open.extend(&self.module.instructions[at].operands);
+            }
+        }
+        reads_some
     }
 
     /// What is made outside of a part of the forward half, which ends at borders if there are any.
@@ -304,6 +338,9 @@ impl<'a> Forward<'a> {
 
 /// Stretches of the forward half in which bytes that cross are compared.
 const STRETCHES: u64 = 8;
+
+/// The most operations by which a value follows from others. A normalization has twenty.
+const MOST_STEPS: usize = 32;
 
 /// Places count as crossed by few bytes up to this part above the fewest.
 const FEW: u64 = 4;
