@@ -259,16 +259,19 @@ impl Search<'_> {
         while let Some((id, is_of_one)) = open.pop() {
             let is_fork = self.users.of(id).len() > 1;
             is_for_several |= is_fork;
+            // It is stored, so its other readers read it.
+            let stores = |&user: &InstructionId| {
+                matches!(self.module.instructions[user].op, Op::Dot(_) | Op::Transpose { .. } | Op::Tuple)
+            };
+            if is_of_one && self.users.of(id).iter().any(stores) {
+                continue;
+            }
             for &user in self.users.of(id) {
                 let op = &self.module.instructions[user].op;
                 let is_view = matches!(op, Op::Reshape { .. });
                 let is_taken_in =
                     (is_view || cost::is_pointwise(self.module, user)) && !self.is_complex(user);
-                let is_end = match op {
-                    Op::Dot(_) | Op::Transpose { .. } => is_of_one,
-                    Op::Tuple | Op::Reduce { .. } => true,
-                    _ => false,
-                };
+                let is_end = matches!(op, Op::Tuple | Op::Reduce { .. });
                 if !is_taken_in && !is_end || seen.len() > MAX_MEMBERS {
                     return false;
                 }
