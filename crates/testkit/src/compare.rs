@@ -75,7 +75,7 @@ fn array_difference(found: &ArrayLiteral, expected: &ArrayLiteral) -> f64 {
     if left == right {
         return 0.0;
     }
-    if !found.element_type.is_floating() {
+    if !(found.element_type.is_floating() || found.element_type.is_complex()) {
         return f64::INFINITY;
     }
     let (found, expected) = (elements(found), elements(expected));

@@ -46,6 +46,7 @@ mod broadcast_rematerializer;
 mod change_op_data_type;
 mod collective_combiner;
 mod collective_layouts;
+mod complex_splitter;
 mod convolution_canonicalization;
 mod convolution_padding;
 mod copy_fusion;
@@ -104,6 +105,7 @@ pub use broadcast_rematerializer::{
 pub use change_op_data_type::CHANGE_OP_DATA_TYPE;
 pub use collective_combiner::{COLLECTIVE_COMBINER, CollectiveCombiner, CollectiveCombinerRules};
 pub use collective_layouts::COLLECTIVE_LAYOUTS;
+pub use complex_splitter::COMPLEX_SPLITTER;
 pub use convolution_canonicalization::{CONVOLUTION_CANONICALIZATION, CONVOLUTION_LAYOUTS};
 pub use convolution_padding::CONVOLUTION_PADDING_LEGALIZATION;
 pub use copy_fusion::COPY_FUSION;
