@@ -59,6 +59,13 @@ pub struct FusionRules {
     /// Whether a kernel that pads or concatenates arrays also computes them. If not, it reads them from memory, and so
     /// does a kernel that slices an array which other kernels read too.
     pub pad_prologue: bool,
+    /// How many elements a broadcast may make of one that is computed in its kernel; beyond, what it repeats is in memory. 0
+    /// for any number.
+    pub max_repeated: u64,
+    /// Whether slices with strides read memory, and store what they find if the strides are within tiles.
+    pub strided_slices_apart: bool,
+    /// Whether complex numbers are taken apart and put together outside of kernels.
+    pub complex_apart: bool,
     /// Whether what the kernel of a product can end with is stored by it, rather than computed by each of several readers.
     pub ends_products_first: bool,
     /// Dots.
@@ -219,6 +226,9 @@ impl Default for FusionRules {
             expensive: Vec::new(),
             gather_prologue: true,
             pad_prologue: true,
+            max_repeated: 0,
+            strided_slices_apart: false,
+            complex_apart: false,
             ends_products_first: false,
             dot: ContractionRules::default(),
             convolution: ContractionRules::default(),

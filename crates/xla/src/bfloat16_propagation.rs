@@ -13,7 +13,7 @@
 //! converts itself. A value passed through loops or branches is rounded if all values that meet there can be rounded.
 //! What a loop passes on unchanged is rounded once before the loop if only such products in it read it, whatever reads it
 //! elsewhere.
-//! Parameters that convolutions load are rounded once before them, in case layouts have them copied.
+//! Parameters that convolutions and products of batches load are rounded once before them, in case layouts have them copied.
 //!
 //! Left alone: parameters and results of the program, operations with several results, and operands of operations that
 //! neither are such products nor only move numbers. *Changed* means that some value is narrower.
@@ -46,7 +46,11 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
         *is_narrow && !is_rounded(module, &users, flow.positions.instruction(flow.values[value].definition))
     };
     let loads_wide = |(id, instruction): (InstructionId, &Instruction)| {
-        instruction.operands.first().is_some_and(|&operand| is_loaded_wide(module, id, operand))
+        instruction
+            .operands
+            .iter()
+            .enumerate()
+            .any(|(k, &operand)| is_rounded_when_loaded(module, id, k, operand))
     };
     if !narrow.iter().any(becomes_narrow) && !module.instructions.iter().any(loads_wide) {
         if let Some(original) = original {
@@ -296,11 +300,12 @@ fn convert_where_types_meet(
     let mut names = Names::new(module);
     // The replacement of an instruction.
     let mut instead: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
-    // The rounded parameters that convolutions load.
+    // The rounded parameters that convolutions and products of batches load.
     let mut loaded: FxHashMap<InstructionId, InstructionId> = FxHashMap::default();
     for &computation in graph.sequential() {
         module.edit_in_order(computation, |module, id| {
             let value = flow.value_of(id);
+            let mut is_sliced_wide = false;
             for k in 0..module.instructions[id].operands.len() {
                 let mut operand = module.instructions[id].operands[k];
                 operand = instead.get(&operand).copied().unwrap_or(operand);
@@ -309,9 +314,14 @@ fn convert_where_types_meet(
                 let meets = *op != Op::Convert && becomes_narrow(op) && moves_operand(op, k);
                 let is_narrow = is_narrow && meets || is_compared_with_narrow(module, id, &instead);
                 if is_narrow && element_type(module, operand) == Some(ElementType::F32) {
-                    operand = to_bf16(module, operand, &mut names);
+                    if has_strides(&module.instructions[id].op) {
+                        // What is sliced is in memory, and is rounded as it is sliced.
+                        is_sliced_wide = true;
+                    } else {
+                        operand = to_bf16(module, operand, &mut names);
+                    }
                 }
-                if k == 0 && is_loaded_wide(module, id, operand) {
+                if is_rounded_when_loaded(module, id, k, operand) {
                     operand = *loaded.entry(operand).or_insert_with(|| to_bf16(module, operand, &mut names));
                 }
                 module.instructions[id].operands[k] = operand;
@@ -321,6 +331,12 @@ fn convert_where_types_meet(
                 return;
             }
             module.list(id);
+            if is_sliced_wide {
+                set_element_type(module, id, ElementType::F32);
+                let converted = to_bf16(module, id, &mut names);
+                instead.insert(id, converted);
+                return;
+            }
             let op = &module.instructions[id].op;
             let is_identity = *op == Op::Convert
                 && element_type(module, id) == Some(ElementType::Bf16)
@@ -351,10 +367,19 @@ fn is_compared_with_narrow(
     matches!(instruction.op, Op::Compare { .. }) && instruction.operands.iter().any(is_narrow)
 }
 
-/// Whether a convolution rounds a parameter as it loads it.
-fn is_loaded_wide(module: &Module, id: InstructionId, operand: InstructionId) -> bool {
-    matches!(module.instructions[id].op, Op::Convolution(_))
-        && matches!(need_of(module, id, 0), Need::None)
+fn has_strides(op: &Op) -> bool {
+    matches!(op, Op::Slice { dimensions } if dimensions.iter().any(|of| of.stride > 1))
+}
+
+/// Whether a convolution, or a product of batches, rounds a parameter as it loads it.
+fn is_rounded_when_loaded(module: &Module, id: InstructionId, k: usize, operand: InstructionId) -> bool {
+    let loads = match &module.instructions[id].op {
+        Op::Convolution(_) => k == 0,
+        Op::Dot(dot) => !dot.dimensions.lhs_batch.is_empty(),
+        _ => false,
+    };
+    loads
+        && matches!(need_of(module, id, k), Need::None)
         && matches!(module.instructions[operand].op, Op::Parameter { .. })
         && element_type(module, operand) == Some(ElementType::F32)
 }
@@ -366,6 +391,15 @@ fn is_defined_by(flow: &Dataflow, value: ValueId, id: InstructionId) -> bool {
 
 pub(crate) fn element_type(module: &Module, id: InstructionId) -> Option<ElementType> {
     module.shape(id).as_array().map(|array| array.element_type)
+}
+
+/// Gives the result of an instruction, if it is an array, another type of elements.
+pub(crate) fn set_element_type(module: &mut Module, id: InstructionId, element_type: ElementType) {
+    let mut shape = module.shape(id).clone();
+    if let Some(array) = shape.as_array_mut() {
+        array.element_type = element_type;
+    }
+    module.set_shape(id, shape);
 }
 
 /// Lists a conversion next.

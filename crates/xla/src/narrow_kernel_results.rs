@@ -15,7 +15,7 @@
 use memplan_ir::{Cursor, ElementType, Insert, InstructionId, Module, Names, Op, Users};
 use memplan_rewriter::{Context, PassError, PassFn, call_graph};
 
-use crate::bfloat16_propagation::{element_type, moves_operand, rounds};
+use crate::bfloat16_propagation::{element_type, moves_operand, rounds, set_element_type};
 
 /// The pass.
 pub const NARROW_KERNEL_RESULTS: PassFn = PassFn {
@@ -39,7 +39,7 @@ fn run(module: &mut Module, _: &Context<'_>) -> Result<bool, PassError> {
                 let Some(inside) = inside.filter(|_| is_read) else { continue };
                 round_result(module, &mut names, id, element);
                 let narrower = seen_at.into_iter().chain(inside.into_iter().flatten());
-                narrower.for_each(|at| make_narrow(module, at));
+                narrower.for_each(|at| set_element_type(module, at, ElementType::Bf16));
                 changed = true;
             }
         }
@@ -130,12 +130,4 @@ fn round_result(module: &mut Module, names: &mut Names, id: InstructionId, eleme
             module.set_shape(id, shape);
         }
     }
-}
-
-fn make_narrow(module: &mut Module, id: InstructionId) {
-    let mut shape = module.shape(id).clone();
-    if let Some(array) = shape.as_array_mut() {
-        array.element_type = ElementType::Bf16;
-    }
-    module.set_shape(id, shape);
 }

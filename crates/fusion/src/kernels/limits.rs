@@ -1,7 +1,7 @@
 //! Whether a producer may join the kernels of its users, and the first reason against it.
 
 use cranelift_entity::EntitySet;
-use memplan_ir::{ArrayShape, DotOperand, InstructionId, Module, Op, Opcode};
+use memplan_ir::{ArrayShape, BinaryOp, DotOperand, InstructionId, Module, Op, Opcode, UnaryOp};
 use memplan_memory::ContractionRules;
 use memplan_rewriter::cost::{self, CostClass, Hero};
 use memplan_rewriter::rows::is_repetition;
@@ -15,6 +15,9 @@ use super::{Grouper, Kernel, KernelId, Usage, strides};
 
 /// Columns that a kernel of nested products computes at once, of numbers of 32 bits and of fewer.
 const COLUMNS_AT_ONCE: [u64; 2] = [512, 768];
+
+/// The dimensions that tiles cover.
+const TILED: usize = 2;
 
 /// From how many multiplications an element on a kernel does not repeat a nested product. libtpu nests products that sum over
 /// 1,024 numbers for up to 512 columns, over 512 for up to 1,024, and over 256 for 2,048 (56 perceptrons of two layers).
@@ -55,6 +58,9 @@ impl Grouper<'_> {
         }
         if self.is_spread(id) && !self.target.fusion.pad_prologue {
             return Err(Verdict::Producer(Opcode::Pad));
+        }
+        if self.is_apart(id) || self.is_strided_piece(id) {
+            return Err(Verdict::Producer(self.module.instructions[id].opcode()));
         }
         if id == self.root {
             return Err(Verdict::Result);
@@ -169,11 +175,17 @@ impl Grouper<'_> {
         true
     }
 
-    /// The bytes that an instruction reads, if it copies.
+    /// The bytes that an instruction reads, if it copies. What rounds a parameter on the way into another layout does, too.
     fn bytes_copied(&self, id: InstructionId) -> Option<u64> {
         let instruction = &self.module.instructions[id];
-        let copied = || cost::result_bytes(self.module, self.target, instruction.operands[0]);
-        (instruction.op == Op::Copy).then(copied)
+        let order = |id: InstructionId| self.module.shape(id).as_array().map(ArrayShape::minor_to_major);
+        let is_input = |id: InstructionId| matches!(self.module.instructions[id].op, Op::Parameter { .. });
+        let copies = match (&instruction.op, instruction.operands.first()) {
+            (Op::Copy, _) => true,
+            (Op::Convert, Some(&of)) => is_input(of) && order(id) != order(of),
+            _ => false,
+        };
+        copies.then(|| cost::result_bytes(self.module, self.target, instruction.operands[0]))
     }
 
     /// Whether every user is in a kernel, and reads the value in a way that kernels can.
@@ -188,10 +200,13 @@ impl Grouper<'_> {
             if self.kernels_of[user].is_empty() {
                 return Err(Verdict::Consumer(opcode));
             }
+            if self.repeats_too_often(user) && !cost::moves_no_bytes(self.module, id) {
+                return Err(Verdict::Prologue(opcode));
+            }
             if self.updated_operands(user).contains(&id) {
                 return Err(Verdict::UpdatedInPlace(opcode));
             }
-            if self.moves_sums(user) {
+            if self.moves_sums(user) || self.is_apart(user) {
                 return Err(Verdict::Consumer(opcode));
             }
             if (self.is_compacting_copy(user) || self.is_copied_alone(user))
@@ -212,6 +227,7 @@ impl Grouper<'_> {
                             || instruction.operands[n_updated + 1..].contains(&id))
                 }
                 Opcode::Pad => !rules.pad_prologue && instruction.operands[0] == id,
+                Opcode::Slice => self.has_strides(user, None) && has_inputs(),
                 Opcode::Concatenate => !rules.pad_prologue && has_inputs(),
                 _ => false,
             };
@@ -220,6 +236,59 @@ impl Grouper<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether an operation takes complex numbers apart, or puts them together, outside of kernels.
+    fn is_apart(&self, id: InstructionId) -> bool {
+        let op = &self.module.instructions[id].op;
+        self.target.fusion.complex_apart
+            && matches!(op, Op::Unary(UnaryOp::Real | UnaryOp::Imag) | Op::Binary(BinaryOp::Complex))
+    }
+
+    /// Whether a broadcast repeats each element of its operand, which it may see in another shape, too often to compute it there.
+    fn repeats_too_often(&self, id: InstructionId) -> bool {
+        let most = self.target.fusion.max_repeated;
+        let instruction = &self.module.instructions[id];
+        let count = |id: InstructionId| {
+            self.module.shape(id).as_array().and_then(|array| array.element_count()).unwrap_or(0)
+        };
+        match instruction.op {
+            _ if most == 0 => false,
+            Op::Broadcast { .. } => count(id) > count(instruction.operands[0]).saturating_mul(most),
+            Op::Reshape { .. } | Op::Bitcast => {
+                self.users.of(id).iter().any(|&user| self.repeats_too_often(user))
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether an instruction finds what a slice with strides within tiles takes out, rounded if nothing reads it otherwise.
+    fn is_strided_piece(&self, id: InstructionId) -> bool {
+        let instruction = &self.module.instructions[id];
+        let is_rounded = |slice| self.has_strides(slice, Some(TILED)) && self.is_only_rounded(slice);
+        match instruction.op {
+            Op::Convert => is_rounded(instruction.operands[0]),
+            _ => self.has_strides(id, Some(TILED)) && !self.is_only_rounded(id),
+        }
+    }
+
+    /// Whether nothing reads a value but what rounds it.
+    fn is_only_rounded(&self, id: InstructionId) -> bool {
+        self.users.of(id).iter().all(|&user| {
+            let instruction = &self.module.instructions[user];
+            instruction.op == Op::Convert && self.bytes[user] < self.bytes[id]
+        })
+    }
+
+    /// Whether an instruction is a slice with strides that are kept out of kernels: along the most minor dimensions of its
+    /// operand, or any.
+    fn has_strides(&self, id: InstructionId, of_minor: Option<usize>) -> bool {
+        let instruction = &self.module.instructions[id];
+        let Op::Slice { dimensions } = &instruction.op else { return false };
+        let Some(sliced) = self.module.shape(instruction.operands[0]).as_array() else { return false };
+        let order = sliced.minor_to_major();
+        let mut asked = order.iter().take(of_minor.unwrap_or(order.len()));
+        self.target.fusion.strided_slices_apart && asked.any(|&d| dimensions[d as usize].stride > 1)
     }
 
     pub(super) fn has_control_dependencies(&self, id: InstructionId) -> bool {

@@ -34,7 +34,7 @@ use memplan_memory::{Bytes, Target};
 use memplan_rewriter::rows::is_repetition;
 use memplan_rewriter::{Context, Outcome, Pass, PassError, call_graph, cost, views};
 use petgraph::unionfind::UnionFind;
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,6 +182,11 @@ fn release_unequal(module: &mut Module, program: &ProgramShape, target: &Target)
     changed
 }
 
+/// Whether the two dimensions of tiles are a row and a column of a product of batches.
+fn covers_no_batch(tiles: &[Vec<i64>; 2], order: &[i64]) -> bool {
+    order.len() > 1 && tiles.iter().all(|of| of.contains(&order[0]) || of.contains(&order[1]))
+}
+
 /// The layouts that a machine gives to arrays for which somebody asks for an order. On machines
 /// that tile arrays, row-major order counts as no request, since front ends write it when they have none.
 fn as_asked(shape: &mut Shape, target: &Target) {
@@ -287,7 +292,32 @@ impl<'a> Choice<'a> {
         self.fix_sorts();
         self.fix_running_sums();
         self.fix_sums();
+        self.fix_returned_products(&program.result);
         self.fix(entry.root, &program.result);
+    }
+
+    /// Lets products of batches whose tiles would cover a batch in the layout that the caller asks for have their own: they
+    /// are copied.
+    fn fix_returned_products(&mut self, result: &Shape) {
+        let root = self.module.entry_computation().root;
+        let mut asked: FxHashMap<usize, Vec<i64>> = FxHashMap::default();
+        let mut positions = self.flow.positions.of(root);
+        result.for_each_subshape(|_, part| {
+            let position = positions.next().expect("the result has the structure of the root");
+            if let (Some(class), Some(array)) = (self.layouts.class(self.flow, position), part.as_array()) {
+                asked.insert(class, array.minor_to_major().to_vec());
+            }
+        });
+        for id in sequential_instructions(self.module, self.graph) {
+            let (Some(tiles), Some(array)) = (self.tiles_of(id), self.module.shape(id).as_array()) else {
+                continue;
+            };
+            let class = self.layouts.class(self.flow, self.flow.positions.root(id));
+            if class.and_then(|class| asked.get(&class)).is_some_and(|order| !covers_no_batch(&tiles, order))
+            {
+                self.fix(id, &views::outside_tiles(array, &tiles, self.target));
+            }
+        }
     }
 
     /// Fixes the layouts of operands and results that a library call declares.
@@ -523,10 +553,7 @@ impl<'a> Choice<'a> {
                     let array = self.module.shape(operand).as_array();
                     self.layouts.of_class[class] = result.zip(array).and_then(|(result, array)| {
                         let order = views::order_of_operand(operation, array, &result)?;
-                        let fits = self.tiles_of(operand).is_none_or(|tiles| {
-                            order.len() > 1
-                                && tiles.iter().all(|of| of.contains(&order[0]) || of.contains(&order[1]))
-                        });
+                        let fits = self.tiles_of(operand).is_none_or(|tiles| covers_no_batch(&tiles, &order));
                         self.no_larger(array, &order).filter(|_| fits)
                     });
                 }
