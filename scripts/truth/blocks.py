@@ -293,3 +293,67 @@ def gated_recurrence():
     yield 'unit_f32', *of(100, 512, 256, F32, 3)
     yield 'memory_bf16', *of(50, 256, 512, BF16, 4)
     yield 'unit_bf16', *of(50, 256, 512, BF16, 3)
+
+
+@family
+def complex_numbers():
+    """Products of complex numbers, of complex matrices, and transforms."""
+    wide, square = shape(4096, 8192, dtype=jnp.complex64), shape(4096, 4096, dtype=jnp.complex64)
+    yield 'elementwise', jax.jit(lambda x, y: x * y + y), (wide, wide)
+    yield 'matrices', jax.jit(jnp.matmul), (square, square)
+    yield 'transformed', jax.jit(jnp.fft.fft2), (shape(96, 512, 512, dtype=jnp.complex64),)
+
+
+@family
+def vectors_of_batches():
+    """Matrices times vectors, batch by batch."""
+
+    def of(rows, columns):
+        batch = 2**25 // (rows * columns)
+        matrices, vectors = shape(batch, rows, columns), shape(batch, columns)
+        return jax.jit(lambda a, x: jnp.einsum('nij,nj->ni', a, x)), (matrices, vectors)
+
+    yield 'short', *of(16, 16)
+    yield 'long', *of(128, 64)
+    yield 'few_rows', *of(4, 128)
+
+
+@family
+def small_matrices():
+    """Products of many small matrices."""
+
+    def of(rows, between, columns):
+        batch = 2**22 // (rows * between)
+        product = jax.jit(lambda a, x: jnp.einsum('nik,nkj->nij', a, x))
+        return product, (shape(batch, rows, between), shape(batch, between, columns))
+
+    yield 'square', *of(4, 4, 4)
+    yield 'outer', *of(16, 2, 16)
+    yield 'chained', jax.jit(lambda x, y: jnp.tanh(x @ y) @ x), (shape(8192, 32, 32), shape(8192, 32, 32))
+
+
+@family
+def strided():
+    """Every other element along one dimension."""
+    x = shape(256, 256, 1024)
+    yield 'rows', jax.jit(lambda x: x[:, ::2] * x[:, 1::2]), (x,)
+    yield 'computed', jax.jit(lambda x: jnp.tanh(x)[::2] + 1), (x,)
+    yield 'columns', jax.jit(lambda x: x[:, :, ::4] * x[:, :, 1::4]), (x,)
+
+
+@family
+def pairs():
+    """Functions of the distance of each pair of points, and what they sum up to for each point."""
+
+    def attraction(y, p):
+        apart = y[:, None] - y[None]
+        near = p / (1 + (apart**2).sum(-1))
+        return (near[..., None] * apart).sum(1)
+
+    def energy(y, p):
+        return (p * jnp.log1p(((y[:, None] - y[None]) ** 2).sum(-1))).sum()
+
+    weights = shape(8192, 8192)
+    yield 'of_planes', jax.jit(attraction), (shape(8192, 2), weights)
+    yield 'energy_of_planes', jax.jit(jax.grad(energy)), (shape(8192, 2), weights)
+    yield 'of_features', jax.jit(attraction), (shape(8192, 16), weights)
