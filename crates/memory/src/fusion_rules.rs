@@ -59,7 +59,7 @@ pub struct FusionRules {
     /// Whether a kernel that pads or concatenates arrays also computes them. If not, it reads them from memory, and so
     /// does a kernel that slices an array which other kernels read too.
     pub pad_prologue: bool,
-    /// How many elements a broadcast may make of one that is computed in its kernel; beyond, what it repeats is in memory. 0
+    /// How many times the bytes of what its kernel computes a broadcast may have; beyond, what it repeats is in memory. 0
     /// for any number.
     pub max_repeated: u64,
     /// Whether slices with strides read memory, and store what they find if the strides are within tiles.

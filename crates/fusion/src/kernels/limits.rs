@@ -249,12 +249,9 @@ impl Grouper<'_> {
     fn repeats_too_often(&self, id: InstructionId) -> bool {
         let most = self.target.fusion.max_repeated;
         let instruction = &self.module.instructions[id];
-        let count = |id: InstructionId| {
-            self.module.shape(id).as_array().and_then(|array| array.element_count()).unwrap_or(0)
-        };
         match instruction.op {
             _ if most == 0 => false,
-            Op::Broadcast { .. } => count(id) > count(instruction.operands[0]).saturating_mul(most),
+            Op::Broadcast { .. } => self.bytes[id] > self.bytes[instruction.operands[0]].saturating_mul(most),
             Op::Reshape { .. } | Op::Bitcast => {
                 self.users.of(id).iter().any(|&user| self.repeats_too_often(user))
             }
