@@ -44,7 +44,7 @@ fn split_states(module: &mut Module) -> bool {
     }
     let found = loops(module, &Users::new(module));
     let mut names = Names::new(module);
-    found.iter().map(|of| split_state(module, &mut names, of)).fold(false, |any, split| any || split)
+    found.iter().filter(|of| split_state(module, &mut names, of)).count() > 0
 }
 
 fn split_state(module: &mut Module, names: &mut Names, of: &Loop) -> bool {

@@ -245,18 +245,17 @@ impl Grouper<'_> {
             && matches!(op, Op::Unary(UnaryOp::Real | UnaryOp::Imag) | Op::Binary(BinaryOp::Complex))
     }
 
-    /// Whether a broadcast repeats each element of its operand, which it may see in another shape, too often to compute it there.
+    /// Whether an instruction is a broadcast that takes too many times the bytes of its operand to compute that one along with
+    /// it. The broadcast may see the operand in another shape.
     fn repeats_too_often(&self, id: InstructionId) -> bool {
         let most = self.target.fusion.max_repeated;
-        let instruction = &self.module.instructions[id];
-        match instruction.op {
-            _ if most == 0 => false,
-            Op::Broadcast { .. } => self.bytes[id] > self.bytes[instruction.operands[0]].saturating_mul(most),
-            Op::Reshape { .. } | Op::Bitcast => {
-                self.users.of(id).iter().any(|&user| self.repeats_too_often(user))
-            }
-            _ => false,
-        }
+        let is_large = |id: InstructionId| {
+            let instruction = &self.module.instructions[id];
+            matches!(instruction.op, Op::Broadcast { .. })
+                && self.bytes[id] > self.bytes[instruction.operands[0]].saturating_mul(most)
+        };
+        let is_view = matches!(self.module.instructions[id].op, Op::Reshape { .. } | Op::Bitcast);
+        most > 0 && (is_large(id) || is_view && self.users.of(id).iter().any(|&user| is_large(user)))
     }
 
     /// Whether an instruction finds what a slice with strides within tiles takes out, rounded if nothing reads it otherwise.
