@@ -170,7 +170,8 @@ pub fn report(rewritten: &Rewritten, compiler: &Compiler, screen: Screen) -> Str
         } else {
             let [bytes, seconds, _] = changes(step.estimated.price, now);
             let why = why_not(step, now);
-            text.push_str(&format!("\nnot kept: {} ({bytes}, {seconds} time): {why}", step.name));
+            let line = format!("\nnot kept: {} ({bytes}, {seconds} time): {why}", step.name);
+            text.push_str(&screen.wrap(&line));
         }
     }
     let takes_more_time = now.seconds > rewritten.before.price.seconds;

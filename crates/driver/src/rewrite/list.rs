@@ -308,7 +308,7 @@ impl Rewrite {
             },
             rewrite(
                 Lever::Order,
-                "gradients of each layer first",
+                "gradients by layer",
                 "gradients of a layer's weights are complete before the gradients of the layer before it",
                 gradients_first,
             ),
