@@ -236,8 +236,7 @@ impl<'a> Part<'a> {
         })
     }
 
-    /// The last value on the way of a product's result to the results that is computed from it and from what is there
-    /// before the product. What waits for the product is not.
+    /// The last value between a product and the results that needs nothing but the product and what is there before it.
     fn completed_by(&self, product: InstructionId) -> InstructionId {
         let mut at = product;
         while let &[user] = self.users.of(at)

@@ -6,16 +6,16 @@
 //!                                       y = c64[8] complex(u, v)
 //! ```
 //!
-//! Parts of what is put together of two parts are these parts, so complex numbers remain only where they come from and where
-//! they go: arguments and results of the program, and operations that have no rule here. Loops carry both parts. A product of
+//! The parts of `complex(u, v)` are `u` and `v`, so complex numbers remain only in arguments and results of the program, and
+//! around operations that have no rule here. Loops carry both parts. A product of
 //! matrices takes three real ones, as in [`fft_expander`](super::fft_expander).
 //!
 //! Left alone: `c128`, elements of a loop's state that its condition reads, conditionals, roots, powers and functions that
 //! are not elementary. *Changed* means that an operation on complex numbers became several on real ones.
 
 use memplan_ir::{
-    ArrayLiteral, BinaryOp, ComparisonDirection, ComputationId, Cursor, Dot, ElementType, Insert,
-    InstructionId, Literal, LiteralData, Module, Names, Op, Scalar, Shape, UnaryOp, Users,
+    ArrayLiteral, BinaryOp, ComparisonDirection, ComputationId, Cursor, ElementType, Insert, InstructionId,
+    Literal, LiteralData, Module, Names, Op, Scalar, Shape, UnaryOp, Users,
 };
 use memplan_rewriter::loops::{Loop, loops};
 use memplan_rewriter::{Context, PassError, PassFn, Rewriter, plain_combiner};
@@ -37,7 +37,7 @@ type Parts = [InstructionId; 2];
 
 const PARTS: [UnaryOp; 2] = [UnaryOp::Real, UnaryOp::Imag];
 
-/// Lets loops carry both parts of what they carry of complex numbers. Says whether there was any.
+/// Replaces each complex element of the state of a loop by its two parts. Says whether there was any.
 fn split_states(module: &mut Module) -> bool {
     if module.is_scheduled {
         return false;
@@ -82,7 +82,7 @@ fn split_state(module: &mut Module, names: &mut Names, of: &Loop) -> bool {
     !elements.is_empty()
 }
 
-/// Lets all that reads a value, except what it is part of, read the whole.
+/// Replaces the real part by the whole complex number, in all instructions but the one that makes this number.
 fn replace_all(module: &mut Module, value: InstructionId, whole: InstructionId) {
     let computation = module.instructions[value].parent;
     for id in module.computations[computation].instructions.clone() {
@@ -135,7 +135,7 @@ fn rule(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     }
 }
 
-/// The parts of which a value is put together.
+/// The operands of `complex`, if that makes a value.
 fn whole(r: &Rewriter<'_>, id: InstructionId) -> Option<Parts> {
     match *r.op(id) {
         Op::Binary(BinaryOp::Complex) => Some([r.operand(id, 0), r.operand(id, 1)]),
@@ -192,7 +192,7 @@ fn split(r: &mut Rewriter<'_>, id: InstructionId, operands: &[InstructionId]) ->
         }
         Op::Dot(dot) => {
             let [x, y] = [operands[0], operands[1]].map(|x| parts(r, x));
-            Some(matrix_product(r, &dot, x, y))
+            Some(complex_product(r, x, y, |r, x, y| r.insert(Op::Dot(dot.clone()), [x, y])))
         }
         Op::Reduce { .. } | Op::ReduceWindow(_) | Op::Scatter(_) => {
             let reducer = r.get(id).called[0];
@@ -241,9 +241,14 @@ fn product(r: &mut Rewriter<'_>, [a, b]: Parts, [c, d]: Parts) -> Parts {
     [r.binary(BinaryOp::Subtract, ac, bd), r.binary(BinaryOp::Add, ad, bc)]
 }
 
-/// (a + bi)(c + di) = k - b(c + d) + (k + a(d - c))i, where k = (a + b)c.
-fn matrix_product(r: &mut Rewriter<'_>, dot: &Dot, [a, b]: Parts, [c, d]: Parts) -> Parts {
-    let by = |r: &mut Rewriter<'_>, x, y| r.insert(Op::Dot(Box::new(dot.clone())), [x, y]);
+/// A complex product by three real ones, which `by` makes: (a + bi)(c + di) = k - b(c + d) + (k + a(d - c))i, where
+/// k = (a + b)c.
+pub(super) fn complex_product(
+    r: &mut Rewriter<'_>,
+    [a, b]: Parts,
+    [c, d]: Parts,
+    by: impl Fn(&mut Rewriter<'_>, InstructionId, InstructionId) -> InstructionId,
+) -> Parts {
     let sum = r.binary(BinaryOp::Add, a, b);
     let both = by(r, sum, c);
     let (more, less) = (r.binary(BinaryOp::Add, c, d), r.binary(BinaryOp::Subtract, d, c));

@@ -9,8 +9,9 @@
 //! ```
 //!
 //! XLA's GPU compiler does this while it simplifies, before it converts operands of products to matrices. So a step of
-//! decoding reads its cache in place, in one kernel (seen on jaxlib 0.12.0.1). Its TPU compiler does this for vectors of any size without batches, and with
-//! batches unless a dimension that is summed and one of the result have 64 elements: so it does for all of 120 such products.
+//! decoding reads its cache in place, in one kernel (seen on jaxlib 0.12.0.1). Its TPU compiler does this for vectors of any
+//! size without batches, and with batches unless a dimension that is summed and one of the result have 64 elements: so it
+//! does for all of 120 such products.
 //!
 //! `inner-products` is the same for products of one element, on any target.
 //!

@@ -22,6 +22,8 @@ use memplan_ir::{
 };
 use memplan_rewriter::{Rewriter, Sweep};
 
+use super::complex_splitter::complex_product;
+
 /// Rows of the matrix unit, and lanes.
 const STEP: i64 = 128;
 
@@ -176,11 +178,8 @@ fn product(r: &mut Rewriter<'_>, x: Numbers, axis: usize, sign: f64, is_real: bo
         let (of_re, of_im) = (by(r, x.re, c), by(r, im, s));
         return Numbers { re: r.binary(BinaryOp::Subtract, of_re, of_im), im: None };
     }
-    let sum = r.binary(BinaryOp::Add, x.re, im);
-    let both = by(r, sum, c);
-    let (more, less) = (r.binary(BinaryOp::Add, c, s), r.binary(BinaryOp::Subtract, s, c));
-    let (of_im, of_re) = (by(r, im, more), by(r, x.re, less));
-    Numbers { re: r.binary(BinaryOp::Subtract, both, of_im), im: Some(r.binary(BinaryOp::Add, both, of_re)) }
+    let [re, im] = complex_product(r, [x.re, im], [c, s], by);
+    Numbers { re, im: Some(im) }
 }
 
 /// Cosines and sines of the products of two numbers, in parts of a turn.

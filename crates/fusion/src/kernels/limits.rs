@@ -258,7 +258,7 @@ impl Grouper<'_> {
         most > 0 && (is_large(id) || is_view && self.users.of(id).iter().any(|&user| is_large(user)))
     }
 
-    /// Whether an instruction finds what a slice with strides within tiles takes out, rounded if nothing reads it otherwise.
+    /// Whether an instruction is a slice with strides within tiles, or rounds such a slice that nothing else reads.
     fn is_strided_piece(&self, id: InstructionId) -> bool {
         let instruction = &self.module.instructions[id];
         let is_rounded = |slice| self.has_strides(slice, Some(TILED)) && self.is_only_rounded(slice);
