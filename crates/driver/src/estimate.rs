@@ -22,7 +22,7 @@ use memplan_passes::{
 };
 use memplan_plan_hlo as plan;
 use memplan_plan_hlo::{
-    AsXla, AssignOptions, PeakReport, PlaceOptions, PlanError, PlanOptions, Planned, ProgramCost,
+    AsXla, AssignOptions, PeakReport, PlaceOptions, PlanError, PlanOptions, Planned, ProgramCost, Results,
     ScheduleOptions, Sharing, TakeOver,
 };
 
@@ -299,6 +299,8 @@ fn plan_options(compiler: &Compiler) -> PlanOptions {
     PlanOptions {
         reschedule: false,
         schedule: ScheduleOptions { budget: 0, methods, ..ScheduleOptions::default() },
+        // Where no temporary lies in a result's memory, its scheduler leaves results to the caller.
+        results: Some(if compiler.temps_in_results { Results::Count } else { Results::AreFree }),
         assign: AssignOptions {
             place: PlaceOptions {
                 pack: pack::Options::as_compiler(order),

@@ -5,7 +5,8 @@ use memplan_ir::{Module, Schedule, fingerprint};
 use memplan_memory::{MemoryPlan, Target};
 
 use crate::assign::{assign_below, check_values};
-use crate::schedule::schedules;
+use crate::regions::Results;
+use crate::schedule::{schedule_with, schedules};
 use crate::{AssignOptions, PlanError, ScheduleOptions};
 
 /// How to plan.
@@ -15,6 +16,8 @@ pub struct PlanOptions {
     pub reschedule: bool,
     /// How to schedule.
     pub schedule: ScheduleOptions,
+    /// Whether results count in the peak of a schedule. Without, both are tried, and the lower total is kept.
+    pub results: Option<Results>,
     /// How to assign.
     pub assign: AssignOptions,
 }
@@ -60,7 +63,10 @@ pub fn plan_unnamed(module: &Module, target: &Target, options: &PlanOptions) -> 
     let schedules = match module.is_scheduled && !options.reschedule {
         true => vec![Schedule::in_textual_order(module)],
         false => {
-            let found = schedules(module, &aliasing, target, &options.schedule)?;
+            let found = match options.results {
+                Some(results) => vec![schedule_with(module, &aliasing, target, &options.schedule, results)?],
+                None => schedules(module, &aliasing, target, &options.schedule)?,
+            };
             found.into_iter().map(|(schedule, _)| schedule).collect()
         }
     };
