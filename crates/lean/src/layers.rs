@@ -36,7 +36,10 @@ pub struct CheckpointLayers {
     /// Where layers end.
     pub borders: Borders,
     /// What is saved within a segment.
-    pub saves: Saves,
+    pub saved: Saved,
+    /// Whether values behind the last border are computed again. The backward half reads them at once, so most of them are
+    /// live together in any case.
+    pub last_layer: bool,
     /// Whether the gradients of a layer's weights are complete before the layer before it is computed again.
     pub gradients_first: bool,
     /// The part of the forward half whose layers are computed again: from which to which share of the kept bytes.
@@ -66,10 +69,21 @@ pub enum Saves {
     Dots,
 }
 
+/// What is saved in a part of the forward half.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Saved {
+    /// What a policy saves.
+    By(Saves),
+    /// All but what is cheap and wide, as attention scores are: it takes this many times the bytes that usually cross the end of
+    /// a layer. A person puts `jax.checkpoint` around the attention alone.
+    Narrow(u64),
+}
+
 /// The pass with a checkpoint around each layer, and nothing saved in it.
 pub const CHECKPOINT_LAYERS: CheckpointLayers = CheckpointLayers {
     borders: Borders::Alike { every: 1 },
-    saves: Saves::Nothing,
+    saved: Saved::By(Saves::Nothing),
+    last_layer: true,
     gradients_first: true,
     within: [0.0, 1.0],
 };
@@ -98,12 +112,13 @@ impl Pass for CheckpointLayers {
         let forward = Forward::new(module, context.target, &phases);
         let places = forward.places(self.borders);
         let borders = forward.crossing(&places);
-        let outside = forward.outside(self.within, &places);
+        let outside = forward.outside(self.within, self.last_layer, &places);
+        let saved = forward.saved(self.saved, &places, context.target);
         let found = checkpoint(
             module,
             &Checkpoint {
                 phase: &|id| phases.of(id),
-                is_saved: &|id| self.saves.saves(&module.instructions[id].op) || outside.contains(&id),
+                is_saved: &|id| saved.contains(&id) || outside.contains(&id),
                 is_border: &|id| borders.contains(&id),
                 gradients_first: self.gradients_first,
             },
@@ -128,10 +143,13 @@ impl Saves {
     }
 }
 
-/// Whether the entry has checkpoints already: those of a person, or of this pass.
+/// Whether the entry has checkpoints already: those of a person, or of this pass. Their barriers hold tuples; the barrier that
+/// makes a mask of a result holds this result alone.
 fn has_checkpoints(module: &Module) -> bool {
-    let entry = module.entry_computation();
-    entry.instructions.iter().any(|&id| matches!(module.instructions[id].op, Op::OptimizationBarrier))
+    let is_checkpoint = |&id: &InstructionId| {
+        matches!(module.instructions[id].op, Op::OptimizationBarrier) && module.shape(id).is_tuple()
+    };
+    module.entry_computation().instructions.iter().any(is_checkpoint)
 }
 
 /// Operations and the shapes that they make.
@@ -217,17 +235,13 @@ impl<'a> Forward<'a> {
         let elements = |id| self.module.shape(id).as_array().map(|array| array.element_count());
         let (mut open, mut seen, mut reads_some) = (vec![id], FxHashSet::default(), false);
         while let Some(at) = open.pop() {
-            let is_cheap = match self.module.instructions[at].op {
-                Op::Reduce { .. } | Op::Reshape { .. } | Op::Transpose { .. } | Op::Broadcast { .. } => true,
-                _ => cost::is_pointwise(self.module, at),
-            };
             if at != id && from.contains(&at) {
                 if elements(at) <= elements(id) {
                     return false;
                 }
                 reads_some = true;
             } else if self.is_made.contains(&at) && seen.insert(at) {
-                if !is_cheap || seen.len() > MOST_STEPS {
+                if !is_cheap(self.module, at) || seen.len() > MOST_STEPS {
                     return false;
                 }
                 open.extend(&self.module.instructions[at].operands);
@@ -236,19 +250,53 @@ impl<'a> Forward<'a> {
         reads_some
     }
 
-    /// What is made outside of a part of the forward half, which ends at borders if there are any.
-    fn outside(&self, [from, to]: [f64; 2], places: &[usize]) -> FxHashSet<InstructionId> {
+    /// What is made outside of a part of the forward half, which ends at borders if there are any; with or without the last
+    /// layer.
+    fn outside(&self, [from, to]: [f64; 2], last_layer: bool, places: &[usize]) -> FxHashSet<InstructionId> {
         let all = self.kept.last().copied().unwrap_or(0) as f64;
         let is_before = |share: f64| move |&place: &usize| (self.kept[place] as f64) < all * share;
+        let end = match places.last() {
+            Some(place) if !last_layer => place + 1,
+            _ => self.instructions.len(),
+        };
         let anywhere: Vec<usize> = if places.is_empty() { self.ends().collect() } else { Vec::new() };
         let places = if places.is_empty() { &anywhere } else { places };
-        let end = self.instructions.len();
         let first = places.get(places.partition_point(is_before(from))).map_or(end, |place| place + 1);
         let last = places[..places.partition_point(is_before(to))].last().map_or(0, |place| place + 1);
         let first = if from > 0.0 { first } else { 0 };
         let last = if to < 1.0 { last.max(first) } else { end };
         let (before, after) = (&self.instructions[..first], &self.instructions[last..]);
         before.iter().chain(after).copied().collect()
+    }
+
+    /// The values of the forward half that are saved.
+    fn saved(&self, saved: Saved, places: &[usize], target: &Target) -> FxHashSet<InstructionId> {
+        let all = self.instructions.iter().copied();
+        match saved {
+            Saved::By(policy) => all.filter(|&id| policy.saves(&self.module.instructions[id].op)).collect(),
+            Saved::Narrow(times) => {
+                let wide = self.wide_and_cheap(times, places, target);
+                all.filter(|id| !wide.contains(id)).collect()
+            }
+        }
+    }
+
+    /// The values that are cheap to compute again and take many times the bytes that usually cross the end of a layer, and the
+    /// cheap ones that follow from these, as the sums of a softmax: one kernel computes both. Linear in the forward half.
+    fn wide_and_cheap(&self, times: u64, places: &[usize], target: &Target) -> FxHashSet<InstructionId> {
+        let crossing = median(places.iter().map(|&place| self.crossing[place]));
+        let least = crossing.unwrap_or_else(|| self.typical()).saturating_mul(times).max(1);
+        let mut wide = FxHashSet::default();
+        for &id in &self.instructions {
+            let is_cheap =
+                is_cheap(self.module, id) || cost::is_dot_faster_than_memory(self.module, target, id);
+            let follows =
+                || self.module.instructions[id].operands.iter().any(|operand| wide.contains(operand));
+            if is_cheap && (cost::result_bytes(self.module, target, id) >= least || follows()) {
+                wide.insert(id);
+            }
+        }
+        wide
     }
 
     /// Every `every`th of the places behind operations that are alike.
@@ -303,12 +351,15 @@ impl<'a> Forward<'a> {
             .filter(|&i| self.last[i] > i && self.is_made.contains(&self.instructions[i]))
     }
 
-    /// Few bytes, of all that cross a place: hardly more than what crosses best in most parts of the forward half.
+    /// Few bytes, of all that cross a place: hardly more than the typical ones.
     fn few(&self) -> u64 {
-        let mut least: Vec<u64> = self.segments(STRETCHES).iter().map(|&i| self.crossing[i]).collect();
-        least.sort_unstable();
-        let typical = least.get(least.len() / 2).copied().unwrap_or(0);
+        let typical = self.typical();
         typical.saturating_add(typical / FEW)
+    }
+
+    /// The fewest bytes that cross a place in most parts of the forward half.
+    fn typical(&self) -> u64 {
+        median(self.segments(STRETCHES).iter().map(|&i| self.crossing[i])).unwrap_or(0)
     }
 
     /// What makes a value: its operation, and those of what it reads, two steps back.
@@ -336,6 +387,13 @@ impl<'a> Forward<'a> {
     }
 }
 
+/// The middle one of some numbers, the larger one of two.
+fn median(numbers: impl Iterator<Item = u64>) -> Option<u64> {
+    let mut sorted: Vec<u64> = numbers.collect();
+    sorted.sort_unstable();
+    sorted.get(sorted.len() / 2).copied()
+}
+
 /// Stretches of the forward half in which bytes that cross are compared.
 const STRETCHES: u64 = 8;
 
@@ -344,6 +402,14 @@ const MOST_STEPS: usize = 32;
 
 /// Places count as crossed by few bytes up to this part above the fewest.
 const FEW: u64 = 4;
+
+/// Whether a kernel that reads the operands computes the value beside what it does with it: sums, and operations on elements.
+fn is_cheap(module: &Module, id: InstructionId) -> bool {
+    match module.instructions[id].op {
+        Op::Reduce { .. } | Op::Reshape { .. } | Op::Transpose { .. } | Op::Broadcast { .. } => true,
+        _ => cost::is_pointwise(module, id),
+    }
+}
 
 /// The instructions of the forward half in the order of a depth-first walk from the deepest result, so that networks beside
 /// each other come one after the other, and random numbers where they are used. Each of the others, which only the backward

@@ -17,7 +17,7 @@ pub use bands::{BANDS, BandedPart, Bands, BandsReport, Halo};
 pub use checkpoint::{Checkpoint, checkpoint};
 pub use concatenations::{SPLIT_CONCATENATIONS, SplitConcatenations};
 pub use gradients_first::{GRADIENTS_FIRST, GradientsFirst};
-pub use layers::{Borders, CHECKPOINT_LAYERS, CheckpointLayers, Saves};
+pub use layers::{Borders, CHECKPOINT_LAYERS, CheckpointLayers, Saved, Saves};
 pub use loop_residuals::{LOOP_RESIDUALS, LoopResiduals, ResidualPair, ResidualsReport};
 pub use masks_from_results::MASKS_FROM_RESULTS;
 pub use narrow::{kept_for_backward, narrow_arguments, narrow_values};

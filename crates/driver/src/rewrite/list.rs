@@ -6,7 +6,8 @@ use memplan_passes as passes;
 use memplan_passes::AnyPass::{self, Static};
 use memplan_passes::{
     Borders, CheckpointLayers, GradientsFirst, KeepWithinLoops, LoopResiduals, LoopStateInPlace, OffloadRows,
-    OneIn, Parts, Pass, Pipeline, Products, Remat, RowBlocks, RowsWithinLoops, Saves, UpdatesWithinLoops,
+    OneIn, Parts, Pass, Pipeline, Products, Remat, RowBlocks, RowsWithinLoops, Saved, Saves,
+    UpdatesWithinLoops,
 };
 
 use crate::FirstGuess;
@@ -388,16 +389,23 @@ fn pinned(now: &Situation<'_>) -> Vec<AnyPass> {
 }
 
 /// The forms of checkpoints: where layers end, and what is saved within a layer.
-const CHECKPOINTS: [(Borders, Saves); 8] = [
-    (Borders::Alike { every: 1 }, Saves::Nothing),
-    (Borders::Alike { every: 2 }, Saves::Nothing),
-    (Borders::Segments(32), Saves::Nothing),
-    (Borders::Segments(8), Saves::Nothing),
-    (Borders::Alike { every: 1 }, Saves::DotsWithNoBatchDims),
-    (Borders::Alike { every: 1 }, Saves::Dots),
-    (Borders::Segments(1), Saves::DotsWithNoBatchDims),
-    (Borders::Segments(1), Saves::Dots),
+const CHECKPOINTS: [CheckpointLayers; 11] = [
+    passes::CHECKPOINT_LAYERS,
+    BEFORE_THE_LAST,
+    CheckpointLayers { borders: Borders::Alike { every: 2 }, ..passes::CHECKPOINT_LAYERS },
+    CheckpointLayers { borders: Borders::Segments(32), ..passes::CHECKPOINT_LAYERS },
+    CheckpointLayers { borders: Borders::Segments(8), ..passes::CHECKPOINT_LAYERS },
+    CheckpointLayers { saved: WEIGHED, ..BEFORE_THE_LAST },
+    CheckpointLayers { saved: PRODUCTS_ONLY, ..BEFORE_THE_LAST },
+    CheckpointLayers { saved: WEIGHED, borders: Borders::Segments(1), ..passes::CHECKPOINT_LAYERS },
+    CheckpointLayers { saved: PRODUCTS_ONLY, borders: Borders::Segments(1), ..passes::CHECKPOINT_LAYERS },
+    CheckpointLayers { saved: Saved::Narrow(4), ..BEFORE_THE_LAST },
+    CheckpointLayers { saved: Saved::Narrow(2), ..BEFORE_THE_LAST },
 ];
+
+const BEFORE_THE_LAST: CheckpointLayers = CheckpointLayers { last_layer: false, ..passes::CHECKPOINT_LAYERS };
+const WEIGHED: Saved = Saved::By(Saves::DotsWithNoBatchDims);
+const PRODUCTS_ONLY: Saved = Saved::By(Saves::Dots);
 
 /// Only where the compiler keeps barriers until the recomputed values cannot be merged with the original ones.
 fn checkpoints(now: &Situation<'_>) -> Vec<AnyPass> {
@@ -407,8 +415,7 @@ fn checkpoints(now: &Situation<'_>) -> Vec<AnyPass> {
 
 /// A form of checkpoints in a part of the forward half.
 fn checkpointed(form: usize, within: [f64; 2]) -> AnyPass {
-    let (borders, saves) = CHECKPOINTS[form];
-    CheckpointLayers { borders, saves, within, ..passes::CHECKPOINT_LAYERS }.into()
+    CheckpointLayers { within, ..CHECKPOINTS[form] }.into()
 }
 
 fn first_checkpointed(_: &Situation<'_>, form: usize, n_parts: u32) -> AnyPass {
