@@ -163,15 +163,27 @@ pub fn summed_in_lanes(
     }
 }
 
-/// An array from which rows are looked up, or into which they are written, with rows in lanes, where that takes more bytes: tiles
-/// cover no dimension along which rows are looked up, if there are enough others.
+/// An array from which rows are looked up, or into which they are written, with rows in lanes, where that takes more bytes
+/// ([`rows_together`]).
 pub fn rows_in_lanes(
     array: &ArrayShape,
     is_indexed: &dyn Fn(i64) -> bool,
     machine: &Target,
 ) -> Option<Shape> {
+    let bytes = |shape: &Shape| machine.size_of(shape);
+    rows_together(array, is_indexed, machine).filter(|way| bytes(way) > bytes(&Shape::Array(array.clone())))
+}
+
+/// An array with rows in lanes, if it lies otherwise: tiles cover no dimension along which rows are looked up, if there are enough
+/// others, and the order of dimensions is that of the array but for that.
+pub fn rows_together(
+    array: &ArrayShape,
+    is_indexed: &dyn Fn(i64) -> bool,
+    machine: &Target,
+) -> Option<Shape> {
     array.layout.as_ref().filter(|layout| !layout.tiles.is_empty())?;
-    let long = (0..array.rank() as i64).rev().filter(|&d| array.dimensions[d as usize] > 1);
+    let is_long = |&d: &i64| array.dimensions[d as usize] > 1;
+    let long = (0..array.rank() as i64).rev().filter(is_long);
     let (indexed, inner): (Vec<i64>, Vec<i64>) = long.partition(|&d| is_indexed(d));
     if indexed.is_empty() || inner.is_empty() {
         return None;
@@ -185,8 +197,9 @@ pub fn rows_in_lanes(
         order.extend(unit_dimensions(array));
         in_order(array, &order, machine)
     });
-    let way = ways.min_by_key(bytes)?;
-    (bytes(&way) > bytes(&Shape::Array(array.clone()))).then_some(way)
+    let order =
+        |array: &ArrayShape| -> Vec<i64> { array.minor_to_major().iter().copied().filter(is_long).collect() };
+    ways.min_by_key(bytes).filter(|way| way.as_array().is_some_and(|way| order(way) != order(array)))
 }
 
 /// The array in the layout that takes the fewest bytes of those whose tiles cover a dimension of each list.

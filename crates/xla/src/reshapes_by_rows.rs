@@ -14,7 +14,8 @@
 //! back for the next convolution (34 copies and 16 in a VQ-GAN, where this pass has 35 and 16).
 //!
 //! Products of batches read arrays with rows in lanes, however many bytes these take; lookups and scatters do unless the table
-//! takes far more ([`looks_up_in_lanes`], [`summed_in_lanes`]). What is computed from sums of rows element by element has the
+//! takes far more ([`looks_up_in_lanes`], [`summed_in_lanes`]). Lookups also copy tables that need as many bytes in another order;
+//! where they look up single elements, indices and elements are in a row (28 programs of one lookup). What is computed from sums of rows element by element has the
 //! same dimension in lanes, and other arrays that it is computed from are copied. Convolutions load arrays with batches or
 //! features in lanes, and windows that move over several dimensions move over none in lanes.
 //!
@@ -25,7 +26,7 @@ use memplan_memory::Target;
 use memplan_rewriter::rows::{is_repetition, sums_equal_rows};
 use memplan_rewriter::views::{
     Summed, common_runs, in_order, looks_up_in_lanes, outside_tiles, reshaped_by_rows, rows_in_lanes,
-    summed_in_lanes,
+    rows_together, summed_in_lanes,
 };
 use memplan_rewriter::{Context, PassError, PassFn, call_graph, cost};
 use rustc_hash::FxHashSet;
@@ -80,7 +81,15 @@ fn run(module: &mut Module, context: &Context<'_>) -> Result<bool, PassError> {
             module.list(id);
             if let Some(padded) = result {
                 let usual = module.shape(id).clone();
-                let padded = copy_into(module, id, padded, "rows", &mut names);
+                let of_rows = module.instructions[id].operands[0];
+                let padded = match module.instructions[of_rows].op {
+                    // Rows that are looked up are written one after the other, and so is a view of them.
+                    Op::Gather(_) => {
+                        module.set_shape(id, padded);
+                        id
+                    }
+                    _ => copy_into(module, id, padded, "rows", &mut names),
+                };
                 let back = copy_into(module, padded, usual, "rows", &mut names);
                 users.of(id).iter().for_each(|&user| module.replace_operand(user, id, back));
                 if module.computations[computation].root == id {
@@ -128,6 +137,14 @@ struct ByRows {
     result: Option<Shape>,
 }
 
+/// An array in row-major order, but for one dimension, where it has another one.
+fn row_major(array: &ArrayShape, but: i64, target: &Target) -> Option<Shape> {
+    let is_row = |d: &i64| *d != but && array.dimensions[*d as usize] > 1;
+    let (rows, others): (Vec<i64>, Vec<i64>) = (0..array.rank() as i64).rev().partition(is_row);
+    let is_row_major = array.minor_to_major().iter().filter(|d| is_row(d)).eq(&rows);
+    (!is_row_major).then(|| in_order(array, &[rows, others].concat(), target))
+}
+
 /// What is computed element by element from sums of rows that begin equal, in the layout of these.
 fn updates_of_sums(module: &Module, users: &Users) -> FxHashSet<InstructionId> {
     let mut open: Vec<InstructionId> =
@@ -158,14 +175,19 @@ fn while_it_runs(
         |array: &ArrayShape, is_indexed: &dyn Fn(i64) -> bool| rows_in_lanes(array, is_indexed, target);
     let found = match &instruction.op {
         Op::Gather(numbers) if looks_up_in_lanes(array(0)?, numbers, target) => {
-            let is_indexed =
-                |d: i64| numbers.start_index_map.contains(&d) || numbers.operand_batching_dims.contains(&d);
+            let is_indexed = |d: i64| numbers.slice_sizes[d as usize] == 1;
             let result = module.shape(id).as_array()?;
-            let operand = rows(array(0)?, &is_indexed).map(|shape| (0, shape));
-            ByRows {
-                operands: operand.into_iter().collect(),
-                result: rows(result, &|d| !numbers.offset_dims.contains(&d)),
-            }
+            let together = |array, is_indexed: &dyn Fn(i64) -> bool| rows_together(array, is_indexed, target);
+            let table = together(array(0)?, &is_indexed);
+            // Single elements and their indices are in a row.
+            let (indices, result) = match numbers.slice_sizes.iter().all(|&elements| elements == 1) {
+                true => {
+                    (row_major(array(1)?, numbers.index_vector_dim, target), row_major(result, -1, target))
+                }
+                false => (None, together(result, &|d| !numbers.offset_dims.contains(&d))),
+            };
+            let operands = [table.map(|shape| (0, shape)), indices.map(|shape| (1, shape))];
+            ByRows { operands: operands.into_iter().flatten().collect(), result }
         }
         Op::Scatter(numbers) if instruction.operands.len() == 3 => {
             let updated = match summed_in_lanes(array(0)?, array(2)?, numbers, target) {
