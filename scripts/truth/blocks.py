@@ -357,3 +357,16 @@ def pairs():
     yield 'of_planes', jax.jit(attraction), (shape(8192, 2), weights)
     yield 'energy_of_planes', jax.jit(jax.grad(energy)), (shape(8192, 2), weights)
     yield 'of_features', jax.jit(attraction), (shape(8192, 16), weights)
+
+
+@family
+def lookups():
+    """Slices and elements that are looked up, along each dimension."""
+    x = shape(256, 384, 640)
+    of_each = jax.vmap(lambda rows, at: rows[:, at], in_axes=(1, 0))
+    yield 'columns', jax.jit(of_each), (x, shape(384, dtype=jnp.int32))
+    yield 'middle', jax.jit(lambda x, at: x[at, :, at]), (x, shape(5000, dtype=jnp.int32))
+    yield 'along_last', jax.jit(lambda x, at: jnp.take_along_axis(x, at, 2)), (x, shape(256, 384, 300, dtype=jnp.int32))
+    short = shape(256, 96, 32, 4, dtype=jnp.int32)
+    yield 'short_rows', jax.jit(lambda x, at: x[at]), (shape(1024), short)
+    yield 'small_table', jax.jit(lambda x, at: jnp.tanh(x[at % 16])), (shape(16), shape(4096, 5000, dtype=jnp.int32))
