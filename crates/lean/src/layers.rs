@@ -18,7 +18,8 @@
 //! recomputed.
 //!
 //! A part of the layers may be checkpointed: the first ones, which are computed again last, when the fewest bytes are live, or
-//! the last ones, if a program begins with large images.
+//! the last ones, if a program begins with large images. What is behind the last border may be left as it is: the backward half
+//! reads it at once. And only what is wide and cheap may be computed again, as attention scores are ([`Saved::Narrow`]).
 
 use memplan_analysis::{Phase, Phases};
 use memplan_ir::{InstructionId, Module, Op, Opcode, ShapeId};

@@ -249,7 +249,7 @@ impl Rewrite {
                 ..rewrite(
                     Lever::Checkpoint,
                     "checkpoints of layers",
-                    "the backward half computes each layer again from what the layer began with",
+                    "the backward half computes each layer again from what the layer began with and saved",
                     checkpoints,
                 )
             },
