@@ -59,10 +59,10 @@ pub struct FusionRules {
     /// Whether a kernel that pads or concatenates arrays also computes them. If not, it reads them from memory, and so
     /// does a kernel that slices an array which other kernels read too.
     pub pad_prologue: bool,
-    /// How many times the bytes of what its kernel computes a broadcast may have; beyond, what it repeats is in memory. 0
-    /// for any number.
+    /// A kernel computes what a broadcast repeats if the broadcast has at most so many times the bytes of the repeated array;
+    /// otherwise, the array is in memory. 0 for any number.
     pub max_repeated: u64,
-    /// Whether slices with strides read memory, and store what they find if the strides are within tiles.
+    /// Whether a slice with strides reads an array in memory. If it steps over elements of a tile, its result is also in memory.
     pub strided_slices_apart: bool,
     /// Whether complex numbers are taken apart and put together outside of kernels.
     pub complex_apart: bool,

@@ -53,6 +53,11 @@ fn rule(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     }
 }
 
+/// Whether indices of a type may count batches.
+pub(crate) fn holds_numbers_of_batches(element_type: ElementType) -> bool {
+    matches!(element_type, ElementType::S32 | ElementType::U32 | ElementType::S64 | ElementType::U64)
+}
+
 /// The indices with the numbers of these dimensions before them.
 fn with_batches(
     r: &mut Rewriter<'_>,
@@ -63,9 +68,9 @@ fn with_batches(
     let array = r.array(indices)?;
     let element_type = array.element_type;
     let mut dimensions = array.dimensions.clone();
-    let is_wide =
-        matches!(element_type, ElementType::S32 | ElementType::U32 | ElementType::S64 | ElementType::U64);
-    if !is_wide || batching.iter().any(|&d| dimensions[d as usize] > i64::from(i32::MAX)) {
+    if !holds_numbers_of_batches(element_type)
+        || batching.iter().any(|&d| dimensions[d as usize] > i64::from(i32::MAX))
+    {
         return None;
     }
     let vector = vector as usize;

@@ -9,10 +9,13 @@
 //! libtpu's gathers have one dimension of indices. Where the last of several dimensions does not fill tiles, the reshapes copy:
 //! of rows 8 fill a tile, and of single elements 128.
 //!
-//! Left alone: gathers that have it, those by several numbers, and those whose reshapes are only other views. *Changed* means that a gather has fewer dimensions.
+//! Left alone: gathers that have it, those by several numbers, those whose reshapes are only other views, those of dynamic extents,
+//! and indices of a type that cannot hold the number of a batch. *Changed* means that a gather has fewer dimensions.
 
 use memplan_ir::{Dimensions, GatherDimensions, Insert, InstructionId, Op, Shape};
 use memplan_rewriter::{Rewriter, Sweep};
+
+use crate::batched_gather_scatter_normalizer::holds_numbers_of_batches;
 
 /// The pass.
 pub const GATHER_ROWS: Sweep = Sweep {
@@ -32,7 +35,7 @@ fn rule(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     let result = r.array(id)?.clone();
     let is_offset = |d: &i64| numbers.offset_dims.contains(d);
     let (offsets, batches): (Dimensions, Dimensions) = (0..result.rank() as i64).partition(is_offset);
-    if batches.len() < 2 || numbers.start_index_map.len() != 1 {
+    if batches.len() < 2 || numbers.start_index_map.len() != 1 || result.is_dynamic() {
         return None;
     }
     let extent = |d: &i64| result.dimensions[*d as usize];
@@ -45,6 +48,10 @@ fn rule(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     if is_view {
         return None;
     }
+    let element_type = r.element_type(r.operand(id, 1))?;
+    if !numbers.operand_batching_dims.is_empty() && !holds_numbers_of_batches(element_type) {
+        return None;
+    }
     let mut one_by_one = GatherDimensions {
         offset_dims: (1..=offsets.len() as i64).collect(),
         index_vector_dim: 1,
@@ -54,7 +61,6 @@ fn rule(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     let batching = std::mem::take(&mut one_by_one.operand_batching_dims);
     let of_indices = std::mem::take(&mut one_by_one.start_indices_batching_dims);
     if !batching.is_empty() {
-        let element_type = r.element_type(indices)?;
         let extents: Dimensions = batches.iter().map(extent).collect();
         let number = |r: &mut Rewriter<'_>, d: &i64| {
             let place = if *d < numbers.index_vector_dim { *d } else { *d - 1 };

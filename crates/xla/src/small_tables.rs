@@ -9,8 +9,8 @@
 //! 0.12), and what computes the indices and reads the elements is in the same kernel. A gather keeps its indices within the
 //! array, and so do the comparisons.
 //!
-//! Left alone: arrays of more dimensions, and indices of other types than signed ones of 32 bits. *Changed* means that there was
-//! such a gather.
+//! Left alone: arrays of more dimensions or of dynamic extents, and indices of other types than signed ones of 32 bits. *Changed*
+//! means that there was such a gather.
 
 use memplan_ir::{ComparisonDirection, ElementType, Insert, InstructionId, Op, Scalar};
 use memplan_rewriter::{Rewriter, Sweep};
@@ -30,8 +30,8 @@ fn rule(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     let [x, at] = [r.operand(id, 0), r.operand(id, 1)];
     let (&[n], &[1]) = (&r.array(x)?.dimensions[..], &numbers.slice_sizes[..]) else { return None };
     let result = r.array(id)?.clone();
-    let indices = r.array(at)?;
-    if n > MOST_ELEMENTS || indices.element_type != ElementType::S32 {
+    let is_looked_up = numbers.start_index_map[..] == [0] && r.element_type(at)? == ElementType::S32;
+    if n > MOST_ELEMENTS || !is_looked_up || result.is_dynamic() {
         return None;
     }
     let at = r.reshaped(at, &result.dimensions)?;
