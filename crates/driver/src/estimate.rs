@@ -299,7 +299,7 @@ fn plan_options(compiler: &Compiler) -> PlanOptions {
     PlanOptions {
         reschedule: false,
         schedule: ScheduleOptions { budget: 0, methods, ..ScheduleOptions::default() },
-        // Where no temporary lies in a result's memory, its scheduler leaves results to the caller.
+        // A scheduler counts the memory of results if temporaries may use that memory.
         results: Some(if compiler.temps_in_results { Results::Count } else { Results::AreFree }),
         assign: AssignOptions {
             place: PlaceOptions {

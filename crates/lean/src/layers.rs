@@ -18,8 +18,8 @@
 //! recomputed.
 //!
 //! A part of the layers may be checkpointed: the first ones, which are computed again last, when the fewest bytes are live, or
-//! the last ones, if a program begins with large images. What is behind the last border may be left as it is: the backward half
-//! reads it at once. And only what is wide and cheap may be computed again, as attention scores are ([`Saved::Narrow`]).
+//! the last ones, if a program begins with large images. Values behind the last border may be saved: the backward half reads
+//! them at once. Or all values may be saved but those that are wide and cheap, as attention scores are ([`Saved::Narrow`]).
 
 use memplan_analysis::{Phase, Phases};
 use memplan_ir::{InstructionId, Module, Op, Opcode, ShapeId};
@@ -75,8 +75,8 @@ pub enum Saves {
 pub enum Saved {
     /// What a policy saves.
     By(Saves),
-    /// All but what is cheap and wide, as attention scores are: it takes this many times the bytes that usually cross the end of
-    /// a layer. A person puts `jax.checkpoint` around the attention alone.
+    /// All but what is cheap and wide. Wide values take at least this many times the bytes that usually cross the end of a layer, as
+    /// attention scores do: it is `jax.checkpoint` around the attention alone.
     Narrow(u64),
 }
 
@@ -404,7 +404,7 @@ const MOST_STEPS: usize = 32;
 /// Places count as crossed by few bytes up to this part above the fewest.
 const FEW: u64 = 4;
 
-/// Whether a kernel that reads the operands computes the value beside what it does with it: sums, and operations on elements.
+/// Whether the kernel that uses a value can also compute it: it is a sum, or made by an operation on elements.
 fn is_cheap(module: &Module, id: InstructionId) -> bool {
     match module.instructions[id].op {
         Op::Reduce { .. } | Op::Reshape { .. } | Op::Transpose { .. } | Op::Broadcast { .. } => true,

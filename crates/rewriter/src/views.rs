@@ -5,6 +5,12 @@ use memplan_memory::{Bytes, Target};
 
 use crate::cost;
 
+/// Elements in a row of a TPU's register.
+pub const LANES: i64 = 128;
+
+/// Rows of elements of 32 bits in a TPU's register.
+pub const SUBLANES: i64 = 8;
+
 /// The inverse of a permutation: where each dimension is in an order.
 pub fn inverse(order: &[i64]) -> Dimensions {
     let mut places = Dimensions::from_elem(0, order.len());
@@ -174,8 +180,8 @@ pub fn rows_in_lanes(
     rows_together(array, is_indexed, machine).filter(|way| bytes(way) > bytes(&Shape::Array(array.clone())))
 }
 
-/// An array with rows in lanes, if it lies otherwise: tiles cover no dimension along which rows are looked up, if there are enough
-/// others, and the order of dimensions is that of the array but for that.
+/// The layout in which an array has rows in lanes, if it has another layout. Tiles cover no dimension along which rows are looked up,
+/// if there are enough others.
 pub fn rows_together(
     array: &ArrayShape,
     is_indexed: &dyn Fn(i64) -> bool,

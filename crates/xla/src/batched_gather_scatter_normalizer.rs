@@ -10,7 +10,7 @@
 //!
 //! Left alone: indices of a type that cannot hold the number of a batch. *Changed* means that there is a new concatenation.
 
-use memplan_ir::{Dimensions, ElementType, Insert, InstructionId, Op, Shape};
+use memplan_ir::{Dimensions, ElementType, GatherDimensions, Insert, InstructionId, Op, Shape};
 use memplan_rewriter::{Rewriter, Sweep};
 
 /// The pass.
@@ -23,13 +23,8 @@ pub const BATCHED_GATHER_SCATTER_NORMALIZER: Sweep = Sweep {
 fn rule(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     match r.op(id).clone() {
         Op::Gather(mut numbers) if !numbers.operand_batching_dims.is_empty() => {
-            let of_indices = std::mem::take(&mut numbers.start_indices_batching_dims);
+            let of_indices = look_batches_up(&mut numbers);
             let indices = with_batches(r, r.operand(id, 1), numbers.index_vector_dim, &of_indices)?;
-            let of_operand = std::mem::take(&mut numbers.operand_batching_dims);
-            numbers.start_index_map.insert_from_slice(0, &of_operand);
-            numbers.collapsed_slice_dims.extend(of_operand);
-            numbers.collapsed_slice_dims.sort_unstable();
-            numbers.indices_are_sorted &= numbers.start_index_map.is_sorted();
             let shape = r.shape(id).clone();
             let x = r.operand(id, 0);
             Some(r.emit(Op::Gather(numbers), [x, indices], shape))
@@ -53,9 +48,20 @@ fn rule(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     }
 }
 
-/// Whether indices of a type may count batches.
-pub(crate) fn holds_numbers_of_batches(element_type: ElementType) -> bool {
+/// Puts the numbers of batches before the other indices of a gather. Returns the dimensions of the indices that are batches.
+pub(crate) fn look_batches_up(numbers: &mut GatherDimensions) -> Dimensions {
+    let of_operand = std::mem::take(&mut numbers.operand_batching_dims);
+    numbers.start_index_map.insert_from_slice(0, &of_operand);
+    numbers.collapsed_slice_dims.extend(of_operand);
+    numbers.collapsed_slice_dims.sort_unstable();
+    numbers.indices_are_sorted &= numbers.start_index_map.is_sorted();
+    std::mem::take(&mut numbers.start_indices_batching_dims)
+}
+
+/// Whether indices of a type can be the numbers of so many batches along each dimension.
+pub(crate) fn can_count(element_type: ElementType, batches: impl IntoIterator<Item = i64>) -> bool {
     matches!(element_type, ElementType::S32 | ElementType::U32 | ElementType::S64 | ElementType::U64)
+        && batches.into_iter().all(|n| n <= i64::from(i32::MAX))
 }
 
 /// The indices with the numbers of these dimensions before them.
@@ -68,9 +74,7 @@ fn with_batches(
     let array = r.array(indices)?;
     let element_type = array.element_type;
     let mut dimensions = array.dimensions.clone();
-    if !holds_numbers_of_batches(element_type)
-        || batching.iter().any(|&d| dimensions[d as usize] > i64::from(i32::MAX))
-    {
+    if !can_count(element_type, batching.iter().map(|&d| dimensions[d as usize])) {
         return None;
     }
     let vector = vector as usize;

@@ -13,9 +13,10 @@
 //! and indices of a type that cannot hold the number of a batch. *Changed* means that a gather has fewer dimensions.
 
 use memplan_ir::{Dimensions, GatherDimensions, Insert, InstructionId, Op, Shape};
+use memplan_rewriter::views::{LANES, SUBLANES, inverse};
 use memplan_rewriter::{Rewriter, Sweep};
 
-use crate::batched_gather_scatter_normalizer::holds_numbers_of_batches;
+use crate::batched_gather_scatter_normalizer::{can_count, look_batches_up};
 
 /// The pass.
 pub const GATHER_ROWS: Sweep = Sweep {
@@ -23,12 +24,6 @@ pub const GATHER_ROWS: Sweep = Sweep {
     description: "look up rows by one dimension of indices, as XLA's TPU compiler does",
     rule,
 };
-
-/// Rows in a tile of 32 bits.
-const SUBLANES: i64 = 8;
-
-/// Elements in a row of a tile.
-const LANES: i64 = 128;
 
 fn rule(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     let Op::Gather(numbers) = r.op(id).clone() else { return None };
@@ -41,15 +36,16 @@ fn rule(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     let extent = |d: &i64| result.dimensions[*d as usize];
     let n_rows: i64 = batches.iter().map(extent).product();
     let minor = extent(batches.last()?);
+    let has_batches = !numbers.operand_batching_dims.is_empty();
     let is_view = match offsets.is_empty() {
-        true => minor > LANES / 2 || !numbers.operand_batching_dims.is_empty(),
+        true => minor > LANES / 2 || has_batches,
         false => minor % SUBLANES == 0,
     };
     if is_view {
         return None;
     }
     let element_type = r.element_type(r.operand(id, 1))?;
-    if !numbers.operand_batching_dims.is_empty() && !holds_numbers_of_batches(element_type) {
+    if has_batches && !can_count(element_type, batches.iter().map(extent)) {
         return None;
     }
     let mut one_by_one = GatherDimensions {
@@ -58,28 +54,22 @@ fn rule(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
         ..GatherDimensions::clone(&numbers)
     };
     let mut indices = r.reshaped(r.operand(id, 1), &[n_rows])?;
-    let batching = std::mem::take(&mut one_by_one.operand_batching_dims);
-    let of_indices = std::mem::take(&mut one_by_one.start_indices_batching_dims);
-    if !batching.is_empty() {
+    if has_batches {
+        let of_indices = look_batches_up(&mut one_by_one);
         let extents: Dimensions = batches.iter().map(extent).collect();
         let number = |r: &mut Rewriter<'_>, d: &i64| {
             let place = if *d < numbers.index_vector_dim { *d } else { *d - 1 };
-            let numbers = r.iota(Shape::array(element_type, extents.iter().copied()), place);
-            r.reshape(numbers, [n_rows, 1])
+            let batch = r.iota(Shape::array(element_type, extents.iter().copied()), place);
+            r.reshape(batch, [n_rows, 1])
         };
         let mut all: Vec<InstructionId> = of_indices.iter().map(|d| number(r, d)).collect();
         all.push(r.reshape(indices, [n_rows, 1]));
         indices = r.concatenate(all, 1);
-        one_by_one.start_index_map.insert_from_slice(0, &batching);
-        one_by_one.collapsed_slice_dims.extend(batching);
-        one_by_one.collapsed_slice_dims.sort_unstable();
-        one_by_one.indices_are_sorted &= one_by_one.start_index_map.is_sorted();
     }
     let rows = Shape::array(result.element_type, [n_rows].into_iter().chain(offsets.iter().map(extent)));
     let rows = r.emit(Op::Gather(Box::new(one_by_one)), [r.operand(id, 0), indices], rows);
     let order: Dimensions = batches.iter().chain(&offsets).copied().collect();
     let extents: Dimensions = order.iter().map(extent).collect();
     let rows = r.reshaped(rows, &extents)?;
-    let place = |d: i64| order.iter().position(|&of| of == d).map(|at| at as i64);
-    r.transposed(rows, &(0..order.len() as i64).map(place).collect::<Option<Dimensions>>()?)
+    r.transposed(rows, &inverse(&order))
 }

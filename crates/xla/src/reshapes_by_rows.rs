@@ -137,9 +137,9 @@ struct ByRows {
     result: Option<Shape>,
 }
 
-/// An array in row-major order, but for one dimension, where it has another one.
-fn row_major(array: &ArrayShape, but: i64, target: &Target) -> Option<Shape> {
-    let is_row = |d: &i64| *d != but && array.dimensions[*d as usize] > 1;
+/// An array in row-major order, if it has another one. One dimension may be excepted: it comes first.
+fn row_major(array: &ArrayShape, except: Option<i64>, target: &Target) -> Option<Shape> {
+    let is_row = |d: &i64| Some(*d) != except && array.dimensions[*d as usize] > 1;
     let (rows, others): (Vec<i64>, Vec<i64>) = (0..array.rank() as i64).rev().partition(is_row);
     let is_row_major = array.minor_to_major().iter().filter(|d| is_row(d)).eq(&rows);
     (!is_row_major).then(|| in_order(array, &[rows, others].concat(), target))
@@ -181,9 +181,10 @@ fn while_it_runs(
             let table = together(array(0)?, &is_indexed);
             // Single elements and their indices are in a row.
             let (indices, result) = match numbers.slice_sizes.iter().all(|&elements| elements == 1) {
-                true => {
-                    (row_major(array(1)?, numbers.index_vector_dim, target), row_major(result, -1, target))
-                }
+                true => (
+                    row_major(array(1)?, Some(numbers.index_vector_dim), target),
+                    row_major(result, None, target),
+                ),
                 false => (None, together(result, &|d| !numbers.offset_dims.contains(&d))),
             };
             let operands = [table.map(|shape| (0, shape)), indices.map(|shape| (1, shape))];

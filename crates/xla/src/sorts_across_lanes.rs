@@ -10,6 +10,7 @@
 //! dimension in lanes, and copies the sorted arrays back. Seen in 0.12 on 24 arrays: 128 rows are enough, 64 are not. Left alone: sorts at either end of a control dependency. *Changed* means that there was such a sort.
 
 use memplan_ir::{Dimensions, Insert, InstructionId, Op, Shape};
+use memplan_rewriter::views::LANES;
 use memplan_rewriter::{Rewriter, Sweep};
 
 /// The pass.
@@ -18,9 +19,6 @@ pub const SORTS_ACROSS_LANES: Sweep = Sweep {
     description: "sort along another dimension than that of lanes, as XLA's TPU compiler does",
     rule: turn,
 };
-
-/// Elements in a row of a register.
-const LANES: i64 = 128;
 
 fn turn(r: &mut Rewriter<'_>, id: InstructionId) -> Option<InstructionId> {
     let Op::Sort { dimension, is_stable } = *r.op(id) else { return None };

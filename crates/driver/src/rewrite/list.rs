@@ -403,8 +403,11 @@ const CHECKPOINTS: [CheckpointLayers; 11] = [
     CheckpointLayers { saved: Saved::Narrow(2), ..BEFORE_THE_LAST },
 ];
 
+/// Values behind the last border are saved.
 const BEFORE_THE_LAST: CheckpointLayers = CheckpointLayers { last_layer: false, ..passes::CHECKPOINT_LAYERS };
+/// Products with weights are saved.
 const WEIGHED: Saved = Saved::By(Saves::DotsWithNoBatchDims);
+/// All products are saved.
 const PRODUCTS_ONLY: Saved = Saved::By(Saves::Dots);
 
 /// Only where the compiler keeps barriers until the recomputed values cannot be merged with the original ones.

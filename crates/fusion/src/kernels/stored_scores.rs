@@ -12,7 +12,7 @@
 
 use memplan_ir::{BinaryOp, InstructionId, Op, Opcode, UnaryOp};
 use memplan_rewriter::cost;
-use memplan_rewriter::views::common_runs;
+use memplan_rewriter::views::{LANES, common_runs};
 use smallvec::{SmallVec, smallvec};
 
 use super::Grouper;
@@ -20,9 +20,6 @@ use super::ended::{MOST_FOLLOWED, moves};
 
 /// The most scores in a row whose softmax the product's kernel computes, of 32 or of 16 bits.
 const LONGEST_ROW: i64 = 4096;
-
-/// Elements in a row of a register.
-const LANES: i64 = 128;
 
 impl Grouper<'_> {
     /// Whether `id` is the exponential of softmax whose scores are stored, too. Scores that are rounded, or computed otherwise
