@@ -14,6 +14,7 @@
 //! ```
 //!
 //! A stage keeps no wide arrays for a later one: stage 1 recomputes `p` from `q`, `k` and the narrow arrays of stage 0.
+//! It also computes sums of rows again that it computes all summands of: one kernel makes all of a softmax.
 
 use cranelift_entity::SecondaryMap;
 use memplan_ir::{ArrayShape, InstructionId, Module, Op, Users};
@@ -405,25 +406,31 @@ fn stages(
         };
         let results: Vec<InstructionId> = own.into_iter().filter(is_result).collect();
         let mut needed: FxHashSet<InstructionId> = results.iter().copied().collect();
+        let mut kept: Vec<InstructionId> = Vec::new();
         let mut open = results.clone();
         while let Some(id) = open.pop() {
             for (number, &operand) in module.instructions[id].operands.iter().enumerate() {
-                if !is_inner_edge(treatments, id, number, operand) {
+                if !is_inner_edge(treatments, id, number, operand) || needed.contains(&operand) {
                     continue;
                 }
                 let is_again = is_wide[&operand] && is_cheap_again(program, operand);
-                match levels[&operand] == level || is_again {
-                    true => {
-                        if needed.insert(operand) {
-                            open.push(operand);
-                        }
-                    }
-                    false => {
-                        wanted.insert(operand);
-                    }
+                if levels[&operand] == level || is_again {
+                    needed.insert(operand);
+                    open.push(operand);
+                } else {
+                    kept.push(operand);
                 }
             }
+            if open.is_empty() {
+                kept.retain(|&id| {
+                    let again = sums_again(program, treatments, is_wide, &needed, id);
+                    needed.extend(again.iter().flatten().copied());
+                    open.extend(again.iter().flatten().copied());
+                    again.is_none()
+                });
+            }
         }
+        wanted.extend(kept);
         if !results.is_empty() {
             found.push(Stage { body: program.places.in_order(needed.into_iter()), results });
         }
@@ -431,6 +438,53 @@ fn stages(
     found.reverse();
     found
 }
+
+/// Sums of rows, and what follows from them up to a narrow value of an earlier stage, if a stage computes all wide arrays
+/// again that they are made of. One kernel computes a softmax, unless its sums are there already.
+fn sums_again(
+    program: RegionContext<'_>,
+    treatments: &FxHashMap<InstructionId, Treatment>,
+    is_wide: &FxHashMap<InstructionId, bool>,
+    needed: &FxHashSet<InstructionId>,
+    narrow: InstructionId,
+) -> Option<Vec<InstructionId>> {
+    let module = program.module;
+    let mut again = Vec::new();
+    let mut open = vec![narrow];
+    while let Some(id) = open.pop() {
+        if needed.contains(&id) {
+            continue;
+        }
+        let is_cheap = match cost::class_of(module, id) {
+            CostClass::Hero(Hero::Reduction) => is_sum_of_a_row(module, id),
+            class => matches!(class, CostClass::Cheap | CostClass::Free),
+        };
+        let operands = module.instructions[id].operands.iter().enumerate();
+        let is_inner =
+            |&(number, &operand): &(usize, &InstructionId)| is_inner_edge(treatments, id, number, operand);
+        let inner: Vec<InstructionId> = operands.filter(is_inner).map(|(_, &operand)| operand).collect();
+        if is_wide[&id] || !is_cheap || treatments[&id].rows().is_none() || inner.is_empty() {
+            return None;
+        }
+        again.push(id);
+        open.extend(inner);
+    }
+    Some(again)
+}
+
+/// Whether a reduction is along the last dimension, and one kernel may hold a row.
+fn is_sum_of_a_row(module: &Module, id: InstructionId) -> bool {
+    let instruction = &module.instructions[id];
+    let Op::Reduce { dimensions, .. } = &instruction.op else { return false };
+    let extents = |id| module.shape(id).first_array().map(|array| &array.dimensions);
+    let (&[dimension], Some(extents)) = (&dimensions[..], extents(instruction.operands[0])) else {
+        return false;
+    };
+    dimension as usize + 1 == extents.len() && extents[dimension as usize] <= LONGEST_ROW
+}
+
+/// The longest row of which one kernel computes a softmax, in elements.
+const LONGEST_ROW: i64 = 16384;
 
 /// Whether computing an array anew in a later loop is better than keeping it.
 fn is_cheap_again(program: RegionContext<'_>, id: InstructionId) -> bool {
