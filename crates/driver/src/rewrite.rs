@@ -300,6 +300,7 @@ pub fn each_alone(
         let n_forms = ways.len();
         let halves = |form| rewrite.parts.iter().map(move |part| part(&situation, form, part::WHOLE / 2));
         ways.extend((0..n_forms).flat_map(halves));
+        let ways: Vec<(usize, &AnyPass)> = ways.iter().enumerate().collect();
         for candidate in search.candidates(&flat, rewrite, &ways, options.threads)? {
             let mut module = Arc::unwrap_or_clone(candidate.module);
             search.order(&mut module)?;
@@ -548,9 +549,17 @@ impl Search<'_> {
             for (from, n_tried) in &mut open {
                 let is_tried = priced.iter().any(|(of, ..)| of == from);
                 let last = if is_tried { ways.len() } else { rewrite.forms.first(ways.len(), *n_tried) };
-                let mut of_attempt =
-                    self.candidates(&found[*from], rewrite, &ways[*n_tried..last], threads)?;
-                of_attempt.iter_mut().for_each(|candidate| candidate.form += *n_tried);
+                let in_vain = |form: usize| {
+                    let mut known = priced.iter().filter(|(of, ..)| of == from);
+                    known.any(|(_, candidate, after)| {
+                        candidate.form == form && !self.saves(found[*from].estimated, *after)
+                    })
+                };
+                let tried: Vec<(usize, &AnyPass)> = (*n_tried..last)
+                    .filter(|&form| rewrite.forms.alone(form, ways.len()).is_none_or(in_vain))
+                    .map(|form| (form, &ways[form]))
+                    .collect();
+                let of_attempt = self.candidates(&found[*from], rewrite, &tried, threads)?;
                 *n_tried = last;
                 let is_new = |candidate: &Candidate| {
                     let mut known = priced.iter().filter(|(of, ..)| of == from);
@@ -565,6 +574,7 @@ impl Search<'_> {
             open.retain(|&(from, n_tried)| {
                 let mut of_attempt = priced.iter().filter(|(of, ..)| *of == from).peekable();
                 let goes_on = match of_attempt.peek() {
+                    Some(_) if rewrite.forms == Forms::Paired => true,
                     Some(_) => {
                         of_attempt.any(|(_, _, estimated)| self.saves(found[from].estimated, *estimated))
                     }
@@ -658,12 +668,12 @@ impl Search<'_> {
         Found { held, set_aside: unbeaten.into_iter().filter_map(take).collect() }
     }
 
-    /// A program in each form of a rewrite that changes it.
+    /// A program in each of some forms of a rewrite that changes it.
     fn candidates(
         &self,
         Attempt { module, estimated: now, .. }: &Attempt,
         rewrite: &Rewrite,
-        ways: &[AnyPass],
+        ways: &[(usize, &AnyPass)],
         threads: usize,
     ) -> Result<Vec<Candidate>, RewriteError> {
         let (mut memo, first) = Memo::new(module.clone());
@@ -672,14 +682,14 @@ impl Search<'_> {
         let orders = if is_small { &rewrite.orders[..] } else { &rewrite.orders[rewrite.orders.len() - 1..] };
         // It has the order of its text already.
         let is_ordered = *orders == [FirstGuess::Text];
-        let orders = orders.iter().flat_map(|&guess| ways.iter().map(move |way| (guess, way)));
+        let orders = orders.iter().flat_map(|&guess| ways.iter().map(move |&(_, way)| (guess, way)));
         let settings: Vec<SettingId> = orders
             .map(|(guess, way)| {
                 let order = (!is_ordered).then_some(Try::Order(guess));
                 memo.branch(first, order.into_iter().chain([Try::Way(way)]))
             })
             .collect();
-        let forms = (0..ways.len()).cycle();
+        let forms = ways.iter().map(|&(form, _)| form).cycle();
         memo.reach(&settings, 2, threads, |program, step| self.take(program, step, rewrite, module))?;
         let mut candidates: Vec<Candidate> = Vec::new();
         for (setting, form) in settings.into_iter().zip(forms) {

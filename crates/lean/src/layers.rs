@@ -17,6 +17,9 @@
 //! Left alone: programs without a backward half, and all computations but the entry. *Changed* means that a value is
 //! recomputed.
 //!
+//! What is computed again and the gradient behind it may become one kernel of the compiler, which then writes both. So gradients
+//! of weights may come first ([`GRADIENTS_FIRST`]).
+//!
 //! A part of the layers may be checkpointed: the first ones, which are computed again last, when the fewest bytes are live, or
 //! the last ones, if a program begins with large images. Values behind the last border may be saved: the backward half reads
 //! them at once. Or all values may be saved but those that are wide and cheap, as attention scores are ([`Saved::Narrow`]).
@@ -30,6 +33,7 @@ use memplan_rewriter::{Context, Outcome, Pass, PassError, call_graph};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::checkpoint::{Checkpoint, checkpoint};
+use crate::gradients_first::{GRADIENTS_FIRST, GradientsFirst};
 
 /// The pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,7 +45,7 @@ pub struct CheckpointLayers {
     /// Whether values behind the last border are computed again. The backward half reads them at once, so most of them are
     /// live together in any case.
     pub last_layer: bool,
-    /// Whether the gradients of a layer's weights are complete before the layer before it is computed again.
+    /// Whether gradients of weights also come first within a layer, as [`GRADIENTS_FIRST`] has it.
     pub gradients_first: bool,
     /// The part of the forward half whose layers are computed again: from which to which share of the kept bytes.
     pub within: [f64; 2],
@@ -55,6 +59,8 @@ pub enum Borders {
         /// 1 for each layer.
         every: usize,
     },
+    /// Behind each product and convolution.
+    Products,
     /// Between this many segments of about equally many kept bytes: 1 for the whole.
     Segments(u64),
 }
@@ -85,7 +91,7 @@ pub const CHECKPOINT_LAYERS: CheckpointLayers = CheckpointLayers {
     borders: Borders::Alike { every: 1 },
     saved: Saved::By(Saves::Nothing),
     last_layer: true,
-    gradients_first: true,
+    gradients_first: false,
     within: [0.0, 1.0],
 };
 
@@ -112,21 +118,28 @@ impl Pass for CheckpointLayers {
         }
         let forward = Forward::new(module, context.target, &phases);
         let places = forward.places(self.borders);
-        let borders = forward.crossing(&places);
-        let outside = forward.outside(self.within, self.last_layer, &places);
+        let mut borders = forward.crossing(&places);
+        let outside = forward.outside(self, &places);
         let saved = forward.saved(self.saved, &places, context.target);
+        if self.borders == Borders::Products {
+            let all = forward.instructions.iter().copied();
+            borders.extend(all.filter(|&id| module.instructions[id].op.is_contraction()));
+        }
         let found = checkpoint(
             module,
             &Checkpoint {
                 phase: &|id| phases.of(id),
                 is_saved: &|id| saved.contains(&id) || outside.contains(&id),
                 is_border: &|id| borders.contains(&id),
-                gradients_first: self.gradients_first,
+                gradients_first: true,
             },
         );
         let changed = found.is_some();
         if let Some(found) = found {
             *module = found;
+            if self.gradients_first {
+                GradientsFirst { in_loops: false, ..GRADIENTS_FIRST }.run(module, context)?;
+            }
         }
         Ok(changed.into())
     }
@@ -209,6 +222,7 @@ impl<'a> Forward<'a> {
     fn places(&self, borders: Borders) -> Vec<usize> {
         match borders {
             Borders::Alike { every } => self.alike(every),
+            Borders::Products => Vec::new(),
             Borders::Segments(n) => self.segments(n),
         }
     }
@@ -251,17 +265,20 @@ impl<'a> Forward<'a> {
         reads_some
     }
 
-    /// What is made outside of a part of the forward half, which ends at borders if there are any; with or without the last
-    /// layer.
-    fn outside(&self, [from, to]: [f64; 2], last_layer: bool, places: &[usize]) -> FxHashSet<InstructionId> {
+    /// What is made outside of the part of the forward half that is computed again. This part ends at borders, if there are any;
+    /// before the first one it may end anywhere if products are saved.
+    fn outside(&self, pass: &CheckpointLayers, places: &[usize]) -> FxHashSet<InstructionId> {
+        let [from, to] = pass.within;
         let all = self.kept.last().copied().unwrap_or(0) as f64;
         let is_before = |share: f64| move |&place: &usize| (self.kept[place] as f64) < all * share;
         let end = match places.last() {
-            Some(place) if !last_layer => place + 1,
+            Some(place) if !pass.last_layer => place + 1,
             _ => self.instructions.len(),
         };
-        let anywhere: Vec<usize> = if places.is_empty() { self.ends().collect() } else { Vec::new() };
-        let places = if places.is_empty() { &anywhere } else { places };
+        let saves_products = matches!(pass.saved, Saved::By(Saves::Dots) | Saved::Narrow(_));
+        let first = places.first().copied().unwrap_or(usize::MAX);
+        let is_free = |&i: &usize| if saves_products { i < first } else { places.is_empty() };
+        let places: Vec<usize> = self.ends().filter(is_free).chain(places.iter().copied()).collect();
         let first = places.get(places.partition_point(is_before(from))).map_or(end, |place| place + 1);
         let last = places[..places.partition_point(is_before(to))].last().map_or(0, |place| place + 1);
         let first = if from > 0.0 { first } else { 0 };

@@ -2,7 +2,9 @@
 
 use memplan_analysis::Phase;
 use memplan_ir::{InstructionId, Op};
-use memplan_lean::{Checkpoint, checkpoint};
+use memplan_lean::{Borders, CHECKPOINT_LAYERS, Checkpoint, CheckpointLayers, Saved, Saves, checkpoint};
+use memplan_memory::Target;
+use memplan_rewriter::{Context, Pass};
 
 /// How many barriers a program has after it is checkpointed; it is valid then.
 fn barriers_of(text: &str, backward: &[&str], borders: &[&str], gradients_first: bool) -> usize {
@@ -83,4 +85,39 @@ fn what_needs_an_argument_alone_does_not_wait_for_gradients() {
           ROOT t = (f32[4,4], f32[4,4]) tuple(h, g)
         }";
     assert_eq!(barriers_of(text, &["g", "h", "t"], &["r2"], false), 2);
+}
+
+/// With borders behind products, each activation is computed again by itself, from the product before it.
+#[test]
+fn functions_end_behind_products() {
+    let text = r#"HloModule two_layers
+        ENTRY main {
+          x = f32[64,32] parameter(0)
+          u = f32[32,256] parameter(1)
+          v = f32[256,128] parameter(2)
+          g = f32[64,256] dot(x, u), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+          a = f32[64,256] tanh(g)
+          h = f32[64,128] dot(a, v), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+          b = f32[64,128] tanh(h)
+          dh = f32[64,128] multiply(b, b), metadata={op_name="jit(f)/transpose(jvp())/mul"}
+          dv = f32[256,128] dot(a, dh), lhs_contracting_dims={0}, rhs_contracting_dims={0}, metadata={op_name="jit(f)/transpose(jvp())/dot_general"}
+          da = f32[64,256] dot(dh, v), lhs_contracting_dims={1}, rhs_contracting_dims={1}, metadata={op_name="jit(f)/transpose(jvp())/dot_general"}
+          dg = f32[64,256] multiply(da, a), metadata={op_name="jit(f)/transpose(jvp())/mul"}
+          du = f32[32,256] dot(x, dg), lhs_contracting_dims={0}, rhs_contracting_dims={0}, metadata={op_name="jit(f)/transpose(jvp())/dot_general"}
+          ROOT t = (f32[32,256], f32[256,128]) tuple(du, dv)
+        }"#;
+    let target = Target::find("gpu-h100").unwrap();
+    let mut module = memplan_hlo::parse(text).unwrap();
+    let saved = Saved::By(Saves::Dots);
+    let pass = CheckpointLayers { borders: Borders::Products, saved, ..CHECKPOINT_LAYERS };
+    assert!(pass.run(&mut module, &Context { target: &target }).unwrap().changed);
+    assert_eq!(memplan_ir::verify(&module), Ok(()));
+    let name = |id: InstructionId| &*module.instructions[id].name;
+    let entry = &module.entry_computation().instructions;
+    let barriers = entry.iter().filter(|&&id| module.instructions[id].op == Op::OptimizationBarrier);
+    let held: Vec<Vec<&str>> = barriers
+        .map(|&id| module.instructions[module.instructions[id].operands[0]].operands.iter())
+        .map(|held| held.map(|&id| name(id)).collect())
+        .collect();
+    assert_eq!(held, [vec!["h"], vec!["g", "dh"]]);
 }

@@ -100,23 +100,13 @@ pub(super) fn nearly_fast_enough(found: &[Estimated], options: &RewriteOptions) 
     undominated(found).into_iter().filter(|&i| is_close(&found[i])).collect()
 }
 
-/// How many parts of a change fit the limits, if `n` of them change `now` into `after`, and others do evenly: the fewest that
-/// suffice under a limit of bytes, or the most that there is time for. `None` where there is nothing to fit.
-pub(super) fn share_that_fits(
-    before: &Estimated,
-    now: &Estimated,
-    after: &Estimated,
-    n: u32,
-    options: &RewriteOptions,
-) -> Option<u32> {
-    let part = |wanted: f64, all: f64| Some(f64::from(n) * wanted / all).filter(|part| part.is_finite());
-    if let Some(limit) = options.memory_limit.filter(|&limit| limit < now.high()) {
-        let bytes_to = |to: Bytes| now.high().0 as f64 - to.0 as f64;
-        return part(bytes_to(limit), bytes_to(after.high())).map(|part| part.ceil() as u32);
+/// By which share a program exceeds a limit, below zero if it keeps it: the limit of bytes where a program `now` exceeds that,
+/// otherwise the limit of time.
+pub(super) fn excess(before: &Estimated, now: &Estimated, of: &Estimated, options: &RewriteOptions) -> f64 {
+    match options.memory_limit.filter(|&limit| limit < now.high()) {
+        Some(limit) => of.high().0 as f64 / limit.0 as f64 - 1.0,
+        None => of.price.seconds / most_seconds(before, options) - 1.0,
     }
-    let spare = most_seconds(before, options) - now.price.seconds;
-    let added = after.price.seconds - now.price.seconds;
-    if added <= spare { None } else { part(spare, added).map(|part| part as u32) }
 }
 
 /// The programs to go on with, in order: the first, and of those that none other beats in both bytes and time, the one

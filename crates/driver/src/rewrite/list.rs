@@ -116,6 +116,8 @@ pub enum Forms {
     Falling,
     /// The same, and if the first has nothing to change, no other has.
     Nested,
+    /// The second half are those of the first half with more: each is tried if its form without saves nothing.
+    Paired,
 }
 
 impl Forms {
@@ -124,7 +126,14 @@ impl Forms {
         match self {
             Forms::Apart => n,
             Forms::Falling | Forms::Nested => (n_tried + 1).min(n),
+            Forms::Paired if n_tried == 0 => n / 2,
+            Forms::Paired => n,
         }
+    }
+
+    /// Of `n` forms, the one that must save nothing by itself for another one to be tried.
+    pub(super) fn alone(self, form: usize, n: usize) -> Option<usize> {
+        (self == Forms::Paired).then(|| form.checked_sub(n / 2)).flatten()
     }
 }
 
@@ -245,6 +254,7 @@ impl Rewrite {
                 },
             ),
             Rewrite {
+                forms: Forms::Paired,
                 parts: vec![first_checkpointed, last_checkpointed],
                 ..rewrite(
                     Lever::Checkpoint,
@@ -389,7 +399,7 @@ fn pinned(now: &Situation<'_>) -> Vec<AnyPass> {
 }
 
 /// The forms of checkpoints: where layers end, and what is saved within a layer.
-const CHECKPOINTS: [CheckpointLayers; 11] = [
+const CHECKPOINTS: [CheckpointLayers; 12] = [
     passes::CHECKPOINT_LAYERS,
     BEFORE_THE_LAST,
     CheckpointLayers { borders: Borders::Alike { every: 2 }, ..passes::CHECKPOINT_LAYERS },
@@ -399,6 +409,7 @@ const CHECKPOINTS: [CheckpointLayers; 11] = [
     CheckpointLayers { saved: PRODUCTS_ONLY, ..BEFORE_THE_LAST },
     CheckpointLayers { saved: WEIGHED, borders: Borders::Segments(1), ..passes::CHECKPOINT_LAYERS },
     CheckpointLayers { saved: PRODUCTS_ONLY, borders: Borders::Segments(1), ..passes::CHECKPOINT_LAYERS },
+    CheckpointLayers { saved: PRODUCTS_ONLY, borders: Borders::Products, ..passes::CHECKPOINT_LAYERS },
     CheckpointLayers { saved: Saved::Narrow(4), ..BEFORE_THE_LAST },
     CheckpointLayers { saved: Saved::Narrow(2), ..BEFORE_THE_LAST },
 ];
@@ -411,14 +422,18 @@ const WEIGHED: Saved = Saved::By(Saves::DotsWithNoBatchDims);
 const PRODUCTS_ONLY: Saved = Saved::By(Saves::Dots);
 
 /// Only where the compiler keeps barriers until the recomputed values cannot be merged with the original ones.
+///
+/// A form saves nothing where the compiler makes recomputed values and the gradient behind them in one kernel. Then gradients
+/// come first.
 fn checkpoints(now: &Situation<'_>) -> Vec<AnyPass> {
-    let forms = if now.compiler.keeps_barriers { 0..CHECKPOINTS.len() } else { 0..0 };
+    let forms = if now.compiler.keeps_barriers { 0..2 * CHECKPOINTS.len() } else { 0..0 };
     forms.map(|form| checkpointed(form, [0.0, 1.0])).collect()
 }
 
-/// A form of checkpoints in a part of the forward half.
+/// A form of checkpoints in a part of the forward half. Those of the second half have gradients first.
 fn checkpointed(form: usize, within: [f64; 2]) -> AnyPass {
-    CheckpointLayers { within, ..CHECKPOINTS[form] }.into()
+    let gradients_first = form >= CHECKPOINTS.len();
+    CheckpointLayers { within, gradients_first, ..CHECKPOINTS[form % CHECKPOINTS.len()] }.into()
 }
 
 fn first_checkpointed(_: &Situation<'_>, form: usize, n_parts: u32) -> AnyPass {
