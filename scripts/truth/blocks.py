@@ -370,3 +370,36 @@ def lookups():
     short = shape(256, 96, 32, 4, dtype=jnp.int32)
     yield 'short_rows', jax.jit(lambda x, at: x[at]), (shape(1024), short)
     yield 'small_table', jax.jit(lambda x, at: jnp.tanh(x[at % 16])), (shape(16), shape(4096, 5000, dtype=jnp.int32))
+
+
+def attention(batch, length, heads, width, rate=0.0):
+    """The gradients of one layer of attention, without parameters that are no weights."""
+
+    def loss(p, x, key):
+        of_heads = (batch, length, heads, width // heads)
+        q, k, v = (jnp.reshape(x @ w, of_heads) for w in p[:3])
+        weights = jax.nn.softmax(jnp.einsum('bqhd,bkhd->bhqk', q / q.shape[-1] ** 0.5, k), -1)
+        if rate:
+            kept = jax.random.bernoulli(key, 1 - rate, weights.shape)
+            weights = jnp.where(kept, weights / (1 - rate), 0)
+        found = jnp.einsum('bhqk,bkhd->bqhd', weights, v)
+        return jnp.mean((x + found.reshape(x.shape) @ p[3]) ** 2)
+
+    shapes = [shape(width, width)] * 4, shape(batch, length, width), shape(2, dtype=jnp.uint32)
+    return jax.jit(jax.value_and_grad(loss)), shapes
+
+
+@family
+def dropout_in_attention():
+    """Attention some of whose weights are dropped."""
+    yield 'tiles', *attention(384, 256, 8, 256, 0.1)
+    yield 'parts_of_tiles', *attention(480, 200, 8, 256, 0.1)
+    yield 'one_tile', *attention(768, 128, 8, 256, 0.1)
+
+
+@family
+def attention_lengths():
+    """Attention over as many positions as fill lanes, or not."""
+    yield 'half_a_tile', *attention(1000, 50, 8, 512)
+    yield 'parts_of_tiles', *attention(200, 197, 12, 768)
+    yield 'one_tile', *attention(500, 128, 4, 512)

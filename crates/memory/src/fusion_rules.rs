@@ -48,6 +48,9 @@ pub struct FusionRules {
     /// How many bytes may be moved in addition for each byte that an array would have taken from and to memory, when
     /// it is recomputed in several kernels instead.
     pub max_traffic_ratio: f64,
+    /// Whether a value that one kernel reads joins that kernel first, and only then a value that several read is computed in
+    /// all of them, from arguments to results: all that it is computed from counts, down to what is in memory.
+    pub chains_first: bool,
     /// Elementwise operations that are never computed twice, for several kernels or for several elements; of
     /// conversions, only those that round.
     #[serde(with = "by_name::list")]
@@ -223,6 +226,7 @@ impl Default for FusionRules {
             max_instructions: 256,
             max_evaluations: 15,
             max_traffic_ratio: 4.0,
+            chains_first: false,
             expensive: Vec::new(),
             gather_prologue: true,
             pad_prologue: true,

@@ -46,6 +46,9 @@ impl Grouper<'_> {
         if self.stored_for_time.contains(id) {
             return Err(Verdict::Slower { kernels: kernels.len() });
         }
+        if let Some(&reason) = self.stored_for_traffic.get(&id) {
+            return Err(reason);
+        }
         let saved = self.bytes[id];
         let first_reader = kernels.iter().map(|&k| self.ranks[self.grouping.kernels[k].roots[0]]).max();
         // Nothing else runs between the instruction and its only reader, so its operands stay alive no longer.
@@ -58,6 +61,7 @@ impl Grouper<'_> {
         if self.goal() == FusionGoal::Kernels {
             return match self.target.fusion.time {
                 Some(_) => Ok(()),
+                None if self.target.fusion.chains_first => Ok(()),
                 None => self.check_traffic(id, kernels, self.target.fusion.max_traffic_ratio),
             };
         }

@@ -22,6 +22,7 @@
 //! serves several ([`siblings`]); only these merges need a search for cycles ([`merge`]).
 
 mod bytes;
+mod chains;
 mod ended;
 mod epilogues;
 mod in_step;
@@ -47,6 +48,7 @@ use smallvec::SmallVec;
 
 use super::FusionOptions;
 use super::report::{FusionEdge, Verdict};
+use chains::Chains;
 use kernel::Usage;
 pub use kernel::{Grouping, Kernel, KernelId};
 
@@ -128,6 +130,8 @@ struct Grouper<'a> {
     pads: EntitySet<InstructionId>,
     /// Values that are stored because that takes less time.
     stored_for_time: EntitySet<InstructionId>,
+    /// Values that are stored because that moves fewer bytes, and why.
+    stored_for_traffic: FxHashMap<InstructionId, Verdict>,
     /// Instructions that others must run after.
     is_control_predecessor: EntitySet<InstructionId>,
     /// Entry parameters, and parts of them, of which the caller gives something up.
@@ -168,6 +172,7 @@ impl<'a> Grouper<'a> {
             reads_across: EntitySet::new(),
             pads: EntitySet::new(),
             stored_for_time: EntitySet::new(),
+            stored_for_traffic: FxHashMap::default(),
             is_control_predecessor: EntitySet::new(),
             has_given_up: module
                 .config
@@ -214,6 +219,9 @@ impl<'a> Grouper<'a> {
             && self.goal() == FusionGoal::Kernels
         {
             self.stored_for_time = self.stored_for_time(&body.instructions, rules);
+        }
+        if self.target.fusion.chains_first && self.goal() == FusionGoal::Kernels {
+            self.stored_for_traffic = Chains::new(self, &body.instructions).stored();
         }
         for &id in body.instructions.iter().rev() {
             self.decide(id);
