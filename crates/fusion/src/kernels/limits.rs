@@ -5,6 +5,7 @@ use memplan_ir::{ArrayShape, BinaryOp, DotOperand, InstructionId, Module, Op, Op
 use memplan_memory::ContractionRules;
 use memplan_rewriter::cost::{self, CostClass, Hero};
 use memplan_rewriter::rows::is_repetition;
+use memplan_rewriter::views::{LANES, common_runs};
 use rustc_hash::FxHashSet;
 use smallvec::{SmallVec, smallvec};
 
@@ -86,6 +87,23 @@ impl Grouper<'_> {
             && self.target.fusion.dot.windows_outside_tiles
             && !cost::moves_no_bytes(self.module, id)
             && !self.reads_smaller(id, DEPTH)
+    }
+
+    /// Whether a reshape moves elements between tiles, since it merges or splits dimensions of which the innermost one does not
+    /// fill lanes: libtpu has kernels for these.
+    fn splits_lanes(&self, id: InstructionId) -> bool {
+        let instruction = &self.module.instructions[id];
+        let extents = |id: InstructionId| self.module.shape(id).as_array().map(|array| &array.dimensions[..]);
+        matches!(instruction.op, Op::Reshape { .. })
+            && self.target.fusion.dot.windows_outside_tiles
+            && !cost::moves_no_bytes(self.module, id)
+            && extents(instruction.operands[0]).zip(extents(id)).is_some_and(|(of, to)| {
+                let runs = common_runs(of, to).unwrap_or_default();
+                runs.iter().any(|(from, into)| {
+                    let innermost = |run: &[i64], all: &[i64]| run.last().map_or(1, |&d| all[d as usize]);
+                    from.len() != into.len() && innermost(from, of).min(innermost(into, to)) % LANES != 0
+                })
+            })
     }
 
     /// Whether an instruction pads between elements.
@@ -349,6 +367,9 @@ impl Grouper<'_> {
             }
             _ => {
                 if self.is_copied_alone(id) && !matches!(usage.feeds, Some(Hero::Dot | Hero::Convolution)) {
+                    return Err(Verdict::Producer(opcode));
+                }
+                if self.splits_lanes(id) && usage.feeds == Some(Hero::Dot) {
                     return Err(Verdict::Producer(opcode));
                 }
                 if !self.takes_in_sums(id, kernel) {
