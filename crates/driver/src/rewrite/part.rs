@@ -69,7 +69,7 @@ impl Search<'_> {
         let now = attempt.estimated;
         let excess = |of: &Estimated| choice::excess(before, &now, of, self.options);
         let mut ends = [(0, now), (WHOLE, whole)];
-        let (mut fitted, mut is_even) = (Vec::new(), true);
+        let (mut fitted, mut is_even, mut moved) = (Vec::new(), true, None);
         while fitted.len() < MOST_FITTED {
             let [(few, with_few), (many, with_many)] = ends;
             let [of_few, of_many] = [excess(&with_few), excess(&with_many)];
@@ -87,8 +87,10 @@ impl Search<'_> {
                 break;
             }
             let end = usize::from((of_part > 0.0) == (of_many > 0.0));
-            // Bytes and time grow in steps: a part may have all that the one at its end has.
-            is_even = estimated.price != ends[end].1.price;
+            // Bytes and time grow in steps, and not evenly: where only one end moves, or a part has all that the one at its end has,
+            // the next one is halfway.
+            is_even = estimated.price != ends[end].1.price && moved != Some(end);
+            moved = Some(end);
             ends[end] = (n, estimated);
         }
         Ok(fitted)
