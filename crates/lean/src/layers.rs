@@ -276,8 +276,8 @@ impl<'a> Forward<'a> {
             _ => self.instructions.len(),
         };
         let saves_products = matches!(pass.saved, Saved::By(Saves::Dots) | Saved::Narrow(_));
-        let first = places.first().copied().unwrap_or(usize::MAX);
-        let is_free = |&i: &usize| if saves_products { i < first } else { places.is_empty() };
+        let first_border = places.first().copied().unwrap_or(usize::MAX);
+        let is_free = |&i: &usize| if saves_products { i < first_border } else { places.is_empty() };
         let places: Vec<usize> = self.ends().filter(is_free).chain(places.iter().copied()).collect();
         let first = places.get(places.partition_point(is_before(from))).map_or(end, |place| place + 1);
         let last = places[..places.partition_point(is_before(to))].last().map_or(0, |place| place + 1);

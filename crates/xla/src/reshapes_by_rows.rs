@@ -124,12 +124,12 @@ fn written_by_product(
     }
     let Op::Dot(dot) = &module.instructions[id].op else { return None };
     let lhs = module.shape(module.instructions[id].operands[0]).as_array()?;
-    let n_batches = dot.dimensions.lhs_batch.len();
-    let columns = (lhs.rank() - dot.dimensions.lhs_contracting.len()) as i64;
+    let has_batches = !dot.dimensions.lhs_batch.is_empty();
+    let columns = dot.dimensions.free(DotOperand::Lhs, lhs.rank()).len() as i64;
     let order = layout.as_array()?.minor_to_major();
     let in_tile: Vec<bool> = order.iter().take(2).map(|&d| d < columns).collect();
     let is_only_read_here = written.iter().all(|&id| users.of(id).len() == 1);
-    (n_batches == 0 && is_only_read_here && in_tile.len() == 2 && in_tile[0] != in_tile[1]).then_some(written)
+    (!has_batches && is_only_read_here && in_tile.len() == 2 && in_tile[0] != in_tile[1]).then_some(written)
 }
 
 /// Gives an array the order of dimensions of another one.

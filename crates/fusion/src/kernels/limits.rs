@@ -5,7 +5,6 @@ use memplan_ir::{ArrayShape, BinaryOp, DotOperand, InstructionId, Module, Op, Op
 use memplan_memory::ContractionRules;
 use memplan_rewriter::cost::{self, CostClass, Hero};
 use memplan_rewriter::rows::is_repetition;
-use memplan_rewriter::views::{LANES, common_runs};
 use rustc_hash::FxHashSet;
 use smallvec::{SmallVec, smallvec};
 
@@ -80,32 +79,6 @@ impl Grouper<'_> {
         Ok(class)
     }
 
-    /// Whether a kernel does nothing but copy an array into another layout, unless products load it so: libtpu has 3,533 copies
-    /// of 1 MiB or more in the programs of docs/estimate.md, and computes nothing in the kernels of any.
-    fn is_copied_alone(&self, id: InstructionId) -> bool {
-        self.module.instructions[id].op == Op::Copy
-            && self.target.fusion.dot.windows_outside_tiles
-            && !cost::moves_no_bytes(self.module, id)
-            && !self.reads_smaller(id, DEPTH)
-    }
-
-    /// Whether a reshape moves elements between tiles, since it merges or splits dimensions of which the innermost one does not
-    /// fill lanes: libtpu has kernels for these.
-    fn splits_lanes(&self, id: InstructionId) -> bool {
-        let instruction = &self.module.instructions[id];
-        let extents = |id: InstructionId| self.module.shape(id).as_array().map(|array| &array.dimensions[..]);
-        matches!(instruction.op, Op::Reshape { .. })
-            && self.target.fusion.dot.windows_outside_tiles
-            && !cost::moves_no_bytes(self.module, id)
-            && extents(instruction.operands[0]).zip(extents(id)).is_some_and(|(of, to)| {
-                let runs = common_runs(of, to).unwrap_or_default();
-                runs.iter().any(|(from, into)| {
-                    let innermost = |run: &[i64], all: &[i64]| run.last().map_or(1, |&d| all[d as usize]);
-                    from.len() != into.len() && innermost(from, of).min(innermost(into, to)) % LANES != 0
-                })
-            })
-    }
-
     /// Whether an instruction pads between elements.
     fn is_spread(&self, id: InstructionId) -> bool {
         match &self.module.instructions[id].op {
@@ -114,50 +87,8 @@ impl Grouper<'_> {
         }
     }
 
-    /// Whether an instruction copies an array into a layout that takes more bytes. The reader that requires that layout
-    /// reads those bytes.
-    fn is_padding_copy(&self, id: InstructionId) -> bool {
-        self.bytes_copied(id).is_some_and(|copied| copied < self.bytes[id])
-    }
-
-    /// Whether an instruction reads nothing but values that operations on elements, this many deep at most, make of arrays that
-    /// are much smaller: these are made in any layout.
-    fn reads_smaller(&self, id: InstructionId, depth: usize) -> bool {
-        self.large_arrays_read(id).all(|operand| {
-            depth > 0 && cost::is_pointwise(self.module, operand) && self.reads_smaller(operand, depth - 1)
-        })
-    }
-
-    /// Whether an instruction copies an array out of a layout that takes more bytes. The maker that requires that layout
-    /// writes those bytes.
-    fn is_compacting_copy(&self, id: InstructionId) -> bool {
-        self.bytes_copied(id).is_some_and(|copied| copied > self.bytes[id])
-    }
-
-    /// Whether an instruction moves elements between tiles that are sums, or computed from sums element by element.
-    fn moves_sums(&self, id: InstructionId) -> bool {
-        let instruction = &self.module.instructions[id];
-        matches!(instruction.op, Op::Reshape { .. } | Op::Transpose { .. })
-            && self.target.fusion.dot.windows_outside_tiles
-            && !cost::moves_no_bytes(self.module, id)
-            && self.is_computed_from_sums(instruction.operands[0])
-    }
-
-    /// Whether an instruction puts another dimension into lanes for running sums.
-    fn turns_summands(&self, id: InstructionId) -> bool {
-        let in_lanes = |id: InstructionId| {
-            let array = self.module.shape(id).as_array()?;
-            Some(array.dimensions[*array.minor_to_major().first()? as usize])
-        };
-        let instruction = &self.module.instructions[id];
-        matches!(instruction.op, Op::Reshape { .. } | Op::Transpose { .. })
-            && self.target.fusion.dot.windows_outside_tiles
-            && in_lanes(id) != in_lanes(instruction.operands[0])
-            && self.users.of(id).iter().any(|&user| self.is_running_sum(user))
-    }
-
     /// Whether an instruction computes running sums along a dimension.
-    fn is_running_sum(&self, id: InstructionId) -> bool {
+    pub(super) fn is_running_sum(&self, id: InstructionId) -> bool {
         let instruction = &self.module.instructions[id];
         let array = instruction.operands.first().and_then(|&operand| self.module.shape(operand).as_array());
         match (&instruction.op, array) {
@@ -170,7 +101,7 @@ impl Grouper<'_> {
 
     /// Whether a value is a running sum, a scatter's sum that begins with one number everywhere, or computed from either element
     /// by element.
-    fn is_computed_from_sums(&self, id: InstructionId) -> bool {
+    pub(super) fn is_computed_from_sums(&self, id: InstructionId) -> bool {
         let mut open: SmallVec<[InstructionId; MOST_FOLLOWED]> = smallvec![id];
         let mut n_followed = 0;
         while let Some(&at) = open.get(n_followed) {
@@ -191,19 +122,6 @@ impl Grouper<'_> {
             }
         }
         true
-    }
-
-    /// The bytes that an instruction reads, if it copies. What rounds a parameter on the way into another layout does, too.
-    fn bytes_copied(&self, id: InstructionId) -> Option<u64> {
-        let instruction = &self.module.instructions[id];
-        let order = |id: InstructionId| self.module.shape(id).as_array().map(ArrayShape::minor_to_major);
-        let is_input = |id: InstructionId| matches!(self.module.instructions[id].op, Op::Parameter { .. });
-        let copies = match (&instruction.op, instruction.operands.first()) {
-            (Op::Copy, _) => true,
-            (Op::Convert, Some(&of)) => is_input(of) && order(id) != order(of),
-            _ => false,
-        };
-        copies.then(|| cost::result_bytes(self.module, self.target, instruction.operands[0]))
     }
 
     /// Whether every user is in a kernel, and reads the value in a way that kernels can.
@@ -369,7 +287,7 @@ impl Grouper<'_> {
                 if self.is_copied_alone(id) && !matches!(usage.feeds, Some(Hero::Dot | Hero::Convolution)) {
                     return Err(Verdict::Producer(opcode));
                 }
-                if self.splits_lanes(id) && usage.feeds == Some(Hero::Dot) {
+                if self.moves_parts_of_lanes(id) && usage.feeds == Some(Hero::Dot) {
                     return Err(Verdict::Producer(opcode));
                 }
                 if !self.takes_in_sums(id, kernel) {

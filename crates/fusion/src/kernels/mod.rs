@@ -23,6 +23,7 @@
 
 mod bytes;
 mod chains;
+mod copies;
 mod ended;
 mod epilogues;
 mod in_step;
