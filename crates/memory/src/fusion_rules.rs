@@ -48,8 +48,8 @@ pub struct FusionRules {
     /// How many bytes may be moved in addition for each byte that an array would have taken from and to memory, when
     /// it is recomputed in several kernels instead.
     pub max_traffic_ratio: f64,
-    /// Whether a value that one kernel reads joins that kernel first, and only then a value that several read is computed in
-    /// all of them, from arguments to results: all that it is computed from counts, down to what is in memory.
+    /// Whether a value that one kernel reads joins that kernel first. Only then is a value that several kernels read computed in
+    /// all of them, from arguments to results; the bytes that it reads are those of arrays in memory.
     pub chains_first: bool,
     /// Elementwise operations that are never computed twice, for several kernels or for several elements; of
     /// conversions, only those that round.
